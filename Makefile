@@ -1,0 +1,60 @@
+# Everything is set up in a venv by the first command that needs it; later runs only check time stamps.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+NATIVE := $(shell find csrc kernels -name '*.cc' -o -name '*.h') CMakeLists.txt
+PROJECT := setup.py pyproject.toml constraints.txt python/ovsw/_version.py
+CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE))
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
+
+.PHONY: help run test lint format bench wheel clean
+
+help:
+	@echo "make run     set up and run the demo: binarized ResNet18 and ResNet34 on a photo"
+	@echo "make test    set up and run linters and all tests"
+	@echo "make lint    ruff, mypy, clang-format"
+	@echo "make format  reformat the code"
+	@echo "make bench   compare ResNet18 with ONNX Runtime fp32 on this machine"
+	@echo "make wheel   build a wheel and an sdist into dist/"
+	@echo "make clean   remove the venv and everything built"
+
+run: $(VENV)/.run
+	@$(BIN)/ovsw-demo
+
+test: $(VENV)/.dev lint
+	@$(BIN)/python -m pytest
+
+# mypy sees the package as it is installed: export/ and bench/ inside ovsw/.
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+	@rm -rf build/types && mkdir -p build/types/ovsw
+	@ln -s $(CURDIR)/python/ovsw/* $(CURDIR)/export $(CURDIR)/bench build/types/ovsw
+	@MYPYPATH=build/types $(BIN)/mypy -p ovsw
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+	@$(BIN)/clang-format -i $(CXX_FILES)
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m ovsw.bench.versus
+
+wheel: $(VENV)/.dev
+	@$(BIN)/python -m build --outdir dist
+
+# The development set-up includes the plain one.
+$(VENV)/.run: $(NATIVE) $(PROJECT)
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.dev: $(NATIVE) $(PROJECT)
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	OVSW_TESTING=1 OVSW_WERROR=$(if $(CI),1,0) $(INSTALL) -e '.[export,train,bench,dev]'
+	@touch $(VENV)/.run $@
+
+clean:
+	rm -rf $(VENV) build dist python/ovsw.egg-info python/ovsw/_core*.so python/ovsw/_testing*.so

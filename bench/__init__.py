@@ -1,0 +1,1 @@
+"""Measuring the engine: seeded networks made without torch, and what they are compared with."""

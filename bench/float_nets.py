@@ -1,0 +1,69 @@
+"""The float32 ResNets that the binary ones are compared with, as ONNX models with seeded weights.
+
+Built node by node with onnx's helper, batch norm already folded into the convolutions (as every engine would
+do at load time), so that neither torch nor a download is needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
+
+
+class _Net:
+    """Collects nodes and initializers; every method returns the name of the value it made."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        name = f"{kind.lower()}_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
+        return name
+
+    def weight(self, *shape: int) -> str:
+        name = f"w_{len(self.weights)}"
+        std = np.sqrt(2.0 / np.prod(shape[1:])) if len(shape) > 1 else 0.1
+        array = self.rng.normal(0.0, std, shape).astype(np.float32)
+        self.weights.append(numpy_helper.from_array(array, name))
+        return name
+
+    def conv(self, x: str, cin: int, cout: int, k: int, stride: int) -> str:
+        w, b = self.weight(cout, cin, k, k), self.weight(cout)
+        return self.op("Conv", x, w, b, kernel_shape=[k, k], strides=[stride] * 2, pads=[k // 2] * 4)
+
+
+def float_resnet(name: str, *, num_classes: int = 1000, size: int = 224, seed: int = 0) -> onnx.ModelProto:
+    """A float ResNet of torchvision's shape, with random weights: `name` is "resnet18" or "resnet34"."""
+    net = _Net(seed)
+    x = net.op("Relu", net.conv("input", 3, 64, 7, 2))
+    x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    cin = 64
+    for stage, blocks in enumerate(BLOCKS[name]):
+        cout = 64 << stage
+        for block in range(blocks):
+            stride = 2 if stage > 0 and block == 0 else 1
+            y = net.op("Relu", net.conv(x, cin, cout, 3, stride))
+            y = net.conv(y, cout, cout, 3, 1)
+            shortcut = x if stride == 1 else net.conv(x, cin, cout, 1, stride)
+            x = net.op("Relu", net.op("Add", y, shortcut))
+            cin = cout
+    x = net.op("Flatten", net.op("GlobalAveragePool", x))
+    logits = net.op("Gemm", x, net.weight(num_classes, cin), net.weight(num_classes), transB=1)
+    graph = helper.make_graph(
+        net.nodes,
+        name,
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 3, size, size])],
+        [helper.make_tensor_value_info(logits, TensorProto.FLOAT, [1, num_classes])],
+        net.weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return model

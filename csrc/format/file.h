@@ -1,0 +1,51 @@
+// The `.bnn` container: bytes in, tables and tensor views out. docs/format.md is the specification.
+//
+// Everything a file says about itself is checked here before it is used: counts, caps, references, offsets, alignment,
+// padding, checksum. What the ops mean is the graph's business.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ovsw {
+
+constexpr std::uint32_t kAbsent = 0xFFFFFFFFu;
+
+enum class Dtype : std::uint16_t { kF32 = 0, kF64 = 1, kBits = 2 };
+enum class Numerics : std::uint32_t { kFloat = 0 };
+
+struct ValueRecord {
+  std::uint32_t kind, c, h, w;
+};
+
+struct TensorView {
+  Dtype dtype;
+  std::vector<std::uint32_t> shape;
+  const std::byte* data;  // into the file's bytes
+  std::size_t bytes;
+};
+
+struct OpRecord {
+  std::string name;
+  std::uint16_t kind, activation;
+  std::uint32_t input, residual, out_map, out_bits, weight, scale, offset, slope;
+  float clamp_lo, clamp_hi;
+  std::uint16_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, channels_before, channels_after;
+};
+
+struct File {
+  std::uint16_t major, minor;
+  Numerics numerics;
+  std::uint32_t output, mean, std;
+  std::vector<ValueRecord> values;
+  std::vector<TensorView> tensors;
+  std::vector<OpRecord> ops;
+  std::string metadata;
+};
+
+// Parses and checks. `data` must be aligned to 8 bytes and outlive the views. Throws InvalidError.
+File parse_file(const std::byte* data, std::size_t size);
+
+}  // namespace ovsw

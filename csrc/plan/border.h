@@ -1,0 +1,34 @@
+// What zero padding costs a binary convolution, as integers.
+//
+// The kernels read a tap outside the image as all-zero bits, that is, as -1 in every channel, where it should count
+// nothing. With C channels and p_t = popcount of tap t's weights, such a tap adds p_t to the popcount of patch xor
+// weights. The dot over the taps inside is therefore
+//
+//     dot = sum over inside t of (C - 2 * popcount_t)  =  C * inside  +  2 * (sum over outside t of p_t)  -  2 *
+//     popcount
+//           \_____________________________________ base _____________________________________/
+//
+// base depends on the output channel and on which taps are outside, which is the same for all pixels of a class:
+// rows with the same range of inside kernel rows, times columns likewise (3 x 3 classes for a 3x3 kernel with padding 1
+// on a map of more than one pixel each way).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernels.h"
+
+namespace ovsw {
+
+struct BorderTable {
+  std::vector<std::int32_t> base;       // [class][out_c]
+  std::vector<std::int32_t> row_class;  // per output row; already multiplied by the number of column classes
+  std::vector<std::int32_t> col_class;  // per output column
+
+  Border view() const { return {base.data(), row_class.data(), col_class.data()}; }
+};
+
+// `weights` as in the file: [out_c][kernel_h][kernel_w][ceil(in_c / 64)] words.
+BorderTable make_border(const Shape& shape, const std::uint64_t* weights);
+
+}  // namespace ovsw

@@ -1,0 +1,143 @@
+#include "csrc/runtime/engine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "csrc/base/error.h"
+#include "csrc/base/thread_pool.h"
+
+namespace ovsw {
+namespace {
+
+constexpr int kMaxThreads = 256;
+
+// Pixels per range: a multiple of what the kernels take at once, several ranges per thread to even out their speed.
+constexpr std::int64_t kGrain = 12;
+constexpr std::int64_t kRangesPerThread = 4;
+
+std::int64_t grain(std::int64_t items, int threads) {
+  const std::int64_t ranges = threads * kRangesPerThread;
+  return ((items + ranges - 1) / ranges + kGrain - 1) / kGrain * kGrain;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+// What one call of `run` needs for itself.
+class Engine::Context {
+ public:
+  Context(const Plan& plan, int threads)
+      : process(getpid()), plan_(plan), pool_(threads), arena_(plan.arena_bytes), steps_(plan.steps.size()) {
+    for (int t = 0; t < threads; ++t) scratch_.emplace_back(plan.scratch_bytes);
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      const Step& step = plan.steps[i];
+      KernelArgs& args = steps_[i];
+      args = step.args;
+      args.in = at<const void>(step.in);
+      args.epilogue.residual = at<const float>(step.residual);
+      args.epilogue.out = at<float>(step.out);
+      args.epilogue.bits = at<std::uint64_t>(step.bits);
+    }
+  }
+
+  float* input() const { return at<float>(plan_.input_at); }
+  const float* output() const { return at<const float>(plan_.output_at); }
+
+  void run_step(std::size_t i) {
+    const KernelArgs& args = steps_[i];
+    const std::int64_t pixels = std::int64_t(args.shape.out_h) * args.shape.out_w;
+    pool_.run(pixels, grain(pixels, pool_.threads()), [&](std::int64_t begin, std::int64_t end, int thread) {
+      plan_.steps[i].kernel(args, begin, end, scratch_[std::size_t(thread)].data());
+    });
+  }
+
+  const pid_t process;  // threads do not survive a fork
+
+ private:
+  template <typename T>
+  T* at(std::size_t offset) const {
+    return offset == Step::kNowhere ? nullptr : reinterpret_cast<T*>(arena_.data() + offset);
+  }
+
+  const Plan& plan_;
+  ThreadPool pool_;
+  Buffer arena_;
+  std::vector<Buffer> scratch_;
+  std::vector<KernelArgs> steps_;
+};
+
+// Borrows a context from the engine for one call.
+class Engine::Lease {
+ public:
+  explicit Lease(Engine& engine) : engine_(engine) {
+    std::unique_lock<std::mutex> lock(engine.mutex_);
+    engine.abandon_forked();
+    if (!engine.idle_.empty()) {
+      context_ = std::move(engine.idle_.back());
+      engine.idle_.pop_back();
+      return;
+    }
+    lock.unlock();
+    context_ = std::make_unique<Context>(*engine.plan_, engine.threads_);
+  }
+  ~Lease() {
+    std::lock_guard<std::mutex> lock(engine_.mutex_);
+    engine_.idle_.push_back(std::move(context_));
+  }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+
+  Context* operator->() { return context_.get(); }
+
+ private:
+  Engine& engine_;
+  std::unique_ptr<Context> context_;
+};
+
+Engine::Engine(std::unique_ptr<const Plan> plan, int threads) : plan_(std::move(plan)), threads_(threads) {
+  check(threads >= 1 && threads <= kMaxThreads, "threads is ", threads, ", allowed are 1 to ", kMaxThreads);
+  // In float32 and in this order, as the networks' training pipelines do it.
+  for (std::size_t c = 0; c < plan_->mean.size(); ++c) {
+    for (int v = 0; v < 256; ++v) normalised_.push_back((float(v) / 255.0f - plan_->mean[c]) / plan_->std[c]);
+  }
+}
+
+Engine::~Engine() { abandon_forked(); }
+
+void Engine::abandon_forked() {
+  for (std::unique_ptr<Context>& context : idle_) {
+    if (context->process != getpid()) context.release();  // its threads are gone: joining them would hang
+  }
+  idle_.erase(std::remove(idle_.begin(), idle_.end(), nullptr), idle_.end());
+}
+
+std::size_t Engine::outputs() const { return plan_->output.pixels() * std::size_t(plan_->output.c); }
+
+void Engine::run(const Image& image, float* logits, std::vector<double>* seconds) {
+  Lease context(*this);
+  const auto timed = [&](auto&& work) {
+    const double start = seconds ? now() : 0.0;
+    work();
+    if (seconds) seconds->push_back(now() - start);
+  };
+
+  timed([&] {
+    float* in = context->input();
+    const std::size_t pixels = plan_->input.pixels(), channels = std::size_t(plan_->input.c);
+    for (std::size_t p = 0; p < pixels; ++p) {
+      for (std::size_t c = 0; c < channels; ++c) {
+        in[p * channels + c] = image.pixels ? normalised_[c * 256 + image.pixels[p * channels + c]]  //
+                                            : image.values[c * pixels + p];
+      }
+    }
+  });
+  for (std::size_t i = 0; i < plan_->steps.size(); ++i) timed([&] { context->run_step(i); });
+  std::memcpy(logits, context->output(), outputs() * sizeof(float));
+}
+
+}  // namespace ovsw

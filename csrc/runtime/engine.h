@@ -1,0 +1,46 @@
+// Runs a plan: images in, logits out. The loop over the steps allocates nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "csrc/plan/plan.h"
+
+namespace ovsw {
+
+// One image, as pixels [h][w][c] that are normalised here, or as values [c][h][w] that already are.
+struct Image {
+  const std::uint8_t* pixels;
+  const float* values;
+};
+
+class Engine {
+ public:
+  Engine(std::unique_ptr<const Plan> plan, int threads);
+  ~Engine();
+
+  const Plan& plan() const { return *plan_; }
+  int threads() const { return threads_; }
+  std::size_t outputs() const;
+
+  // Writes `outputs()` logits. Safe to call from several threads at once; each call in progress has memory and worker
+  // threads of its own, kept for the next call. If `seconds` is given, it receives the time of reading the input and
+  // of each step.
+  void run(const Image& image, float* logits, std::vector<double>* seconds = nullptr);
+
+ private:
+  class Context;
+  class Lease;
+
+  void abandon_forked();
+
+  std::unique_ptr<const Plan> plan_;
+  int threads_;
+  std::vector<float> normalised_;  // [c][256]: what a pixel value becomes
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Context>> idle_;
+};
+
+}  // namespace ovsw

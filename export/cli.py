@@ -1,0 +1,121 @@
+"""`ovsw-export`: a checkpoint becomes a `.bnn` file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from ovsw.cli import add_version, command
+from ovsw.export.errors import VerifyError
+from ovsw.export.export import ExportOptions, Report, export
+from ovsw.format import NUMERICS
+from ovsw.nn import networks
+from ovsw.summary import table
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.replace(",", " ").split()]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not a list of numbers: '{text}'") from None
+
+
+def _joined(parts: list[list[float]] | None) -> list[float] | None:
+    return None if parts is None else [number for part in parts for number in part]
+
+
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"not a count: '{text}'")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"not a size between 1 and 4096: '{text}'")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="ovsw-export",
+        description="Export a binary network's PyTorch checkpoint to one .bnn file, checked against PyTorch.",
+    )
+    p.add_argument("checkpoint", metavar="CKPT", help="a trainer's checkpoint or a bare state dict")
+    p.add_argument("-o", "--output", metavar="OUT.bnn", required=True, help="the file to write")
+    p.add_argument("--arch", metavar="NAME", help=f"the network, if not as found: {', '.join(networks())}")
+    p.add_argument("--input-size", metavar="N", type=_size, help="side of the square input, if not the usual one")
+    p.add_argument("--mean", metavar="X", type=_numbers, nargs="+", help="of the pixels scaled to 0..1, per channel")
+    p.add_argument("--std", metavar="X", type=_numbers, nargs="+", help="likewise")
+    p.add_argument(
+        "--labels",
+        metavar="FILE",
+        help="class names, one per line; or imagenet, cifar10, none (default: imagenet for its 1000-class networks)",
+    )
+    p.add_argument("--numerics", choices=sorted(NUMERICS), default="float", help="arithmetic (default: %(default)s)")
+    p.add_argument(
+        "--zero-weights",
+        choices=("refuse", "plus"),
+        default="refuse",
+        help="binary weights that are exactly 0: refuse (default), or take their sign as +1",
+    )
+    p.add_argument(
+        "--verify", metavar="N", type=_count, default=4, help="images to compare with PyTorch (default: %(default)s)"
+    )
+    p.add_argument("--force", action="store_true", help="overwrite OUT.bnn")
+    p.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_version(p)
+    return p
+
+
+@command("ovsw-export")
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    options = ExportOptions(
+        arch=args.arch,
+        input_size=args.input_size,
+        mean=_joined(args.mean),
+        std=_joined(args.std),
+        labels=args.labels,
+        numerics=args.numerics,
+        zero_weights=args.zero_weights,
+        verify=args.verify,
+        force=args.force,
+    )
+    try:
+        report = export(args.checkpoint, args.output, options)
+    except VerifyError as e:
+        print(f"ovsw-export: {args.checkpoint}: {e}; nothing was written", file=sys.stderr)
+        return 1
+    for warning in report.warnings:
+        print(f"ovsw-export: warning: {warning}", file=sys.stderr)
+    print(json.dumps(report.as_dict(), indent=2) if args.json else _text(report))
+    return 0
+
+
+def _text(report: Report) -> str:
+    rows = [(layer.name, layer.op, layer.shape_text, layer.bits_text, f"{layer.bytes:,}") for layer in report.layers]
+    scale = "learned" if report.learned_scale else "derived"
+    lines = [
+        f"{report.arch}: {report.num_classes} classes, input {report.input_size}x{report.input_size}, {scale} scales",
+        "",
+        table(("layer", "op", "output", "bits", "bytes"), rows, right=(4,)),
+        "",
+        f"{report.bytes:,} bytes = {report.bytes / 1e6:.2f} MB; fp32: {report.fp32_bytes / 1e6:.2f} MB "
+        f"({report.fp32_bytes / report.bytes:.1f}x)",
+    ]
+    check = report.verification
+    if check is None:
+        lines.append("not verified (--verify 0)")
+    else:
+        ties = f", {check.ties} set aside (a value too near 0 to have a sign in float32)" if check.ties else ""
+        lines.append(
+            f"verified against PyTorch on {check.images} random images: largest difference {check.max_error:.1e}{ties}"
+        )
+    lines.append(f"wrote {report.output}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(None))

@@ -1,0 +1,17 @@
+"""What can go wrong with an export."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ExportError(ValueError):
+    """The checkpoint or an option cannot be used. `problems` lists every fault that was found, not only the first."""
+
+    def __init__(self, summary: str, problems: Sequence[str] = ()) -> None:
+        super().__init__("\n  ".join([summary, *problems]))
+        self.problems = list(problems)
+
+
+class VerifyError(RuntimeError):
+    """The exported model does not compute what PyTorch computes. Nothing was written."""

@@ -1,0 +1,169 @@
+"""The exporter's picture of a network: nodes that know their inputs and their output's shape.
+
+`trace` makes the nodes of the first group from a PyTorch module, `fold` rewrites them into those of the second.
+Arrays are numpy: weights in float32 as trained (out, in, height, width), everything per channel in float64.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Shape = tuple[int, int, int]  # channels, height, width
+
+
+@dataclass(eq=False)
+class Node:
+    name: str
+    inputs: list[Node]
+    shape: Shape
+
+
+@dataclass(eq=False)
+class Input(Node):
+    pass
+
+
+@dataclass(eq=False)
+class Window(Node):
+    """Anything that slides over the map."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    pad: tuple[int, int]
+
+
+@dataclass(eq=False)
+class MaxPool(Window):
+    pass
+
+
+@dataclass(eq=False)
+class AvgPool(Window):
+    pass
+
+
+@dataclass(eq=False)
+class Conv(Window):
+    weight: np.ndarray
+    bias: np.ndarray | None = None
+
+
+@dataclass(eq=False)
+class Linear(Node):
+    weight: np.ndarray
+    bias: np.ndarray | None = None
+
+
+@dataclass(eq=False)
+class ChannelPad(Node):
+    before: int
+    after: int
+
+
+@dataclass(eq=False)
+class Add(Node):
+    pass
+
+
+@dataclass(eq=False)
+class Act(Node):
+    """`kind` is "clamp" (lo, hi) or "prelu" (slope per channel)."""
+
+    kind: str
+    lo: float = 0.0
+    hi: float = 0.0
+    slope: np.ndarray | None = None
+
+
+# First group only: as traced.
+
+
+@dataclass(eq=False)
+class BinaryConv(Window):
+    """sign(input) convolved with sign(weight), times scale."""
+
+    weight: np.ndarray
+    scale: np.ndarray
+
+
+@dataclass(eq=False)
+class Norm(Node):
+    """Batch norm in eval mode."""
+
+    gamma: np.ndarray
+    beta: np.ndarray
+    mean: np.ndarray
+    var: np.ndarray
+    eps: float
+
+
+@dataclass(eq=False)
+class Flatten(Node):
+    pass
+
+
+@dataclass(eq=False)
+class Unsupported(Node):
+    """Something the exporter does not know; `validate` reports all of them together."""
+
+    reason: str
+
+
+# Second group only: as folded.
+
+
+@dataclass(eq=False)
+class Sign(Node):
+    pass
+
+
+@dataclass(eq=False)
+class Dot(Window):
+    """The integer part of a binary convolution: bits in, dots out. `positive` is True where the weight is +1."""
+
+    positive: np.ndarray
+
+
+@dataclass(eq=False)
+class Affine(Node):
+    scale: np.ndarray
+    offset: np.ndarray
+
+
+@dataclass
+class Graph:
+    """Nodes in an order in which they can be computed; the last one's value is the network's output."""
+
+    nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def output(self) -> Node:
+        return self.nodes[-1]
+
+    def users(self) -> dict[Node, list[Node]]:
+        """Who reads each node (once per reading)."""
+        users: dict[Node, list[Node]] = defaultdict(list)
+        for node in self.nodes:
+            for source in node.inputs:
+                users[source].append(node)
+        return users
+
+
+def reachable(output: Node) -> list[Node]:
+    """The nodes that `output` depends on, itself included, inputs first; nodes met earlier stay earlier."""
+    order: dict[Node, None] = {}
+    stack: list[tuple[Node, Iterable[Node]]] = [(output, iter(output.inputs))]
+    while stack:
+        node, rest = stack[-1]
+        for source in rest:
+            if source not in order:
+                stack.append((source, iter(source.inputs)))
+                break
+        else:
+            order[node] = None
+            stack.pop()
+    return list(order)

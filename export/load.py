@@ -1,0 +1,171 @@
+"""Step 1, load: a checkpoint file becomes one of our networks with its weights in it.
+
+The file is read with `weights_only=True` and nothing else. The network, its class count and its input size are found
+from the keys and shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import pickle
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ovsw.export.errors import ExportError
+from ovsw.nn import BinaryConv2d, NetworkSpec, create, network, networks
+from torch import Tensor, nn
+
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+_PREFIXES = ("module.", "_orig_mod.")  # DataParallel, torch.compile
+_TRAINING_ONLY = (".weight_prev", ".tracker")
+_OPTIONAL = ".num_batches_tracked"
+_SCALE = ".scaling_factor"
+
+
+@dataclass
+class Loaded:
+    """A network in eval mode, and what is known of its input."""
+
+    spec: NetworkSpec
+    model: nn.Module
+    num_classes: int
+    input_size: int
+    learned_scale: bool
+
+
+def load(path: Path, arch: str | None = None, input_size: int | None = None) -> Loaded:
+    """Reads a checkpoint and rebuilds its network; `arch` and `input_size` override what is found."""
+    checkpoint = _read(path)
+    state = _state_dict(path, checkpoint)
+    try:
+        spec = network(arch) if arch else _find_network(path, state, checkpoint)
+    except ValueError as e:
+        raise e if isinstance(e, ExportError) else ExportError(str(e)) from None
+    return _fill(path, spec, state, input_size)
+
+
+def _read(path: Path) -> Any:
+    if not path.exists():
+        raise ExportError(f"{path}: no such file")
+    if not path.is_file():
+        raise ExportError(f"{path}: not a file")
+    try:
+        with torch.serialization.safe_globals(_plain_data()):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as e:
+        unsafe = re.search(r"GLOBAL (\S+)|Unsupported (?:class|global|operand) (\S+)", str(e))
+        if unsafe:
+            name = next(group for group in unsafe.groups() if group)
+            raise ExportError(
+                f"{path}: refused, it holds '{name}', which could execute code; save a state_dict"
+            ) from None
+        raise ExportError(f"{path}: not a PyTorch checkpoint") from None
+    except (RuntimeError, EOFError, KeyError, ValueError, OSError, AttributeError, TypeError, IndexError) as e:
+        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+        raise ExportError(f"{path}: not a readable PyTorch checkpoint ({reason})") from None
+
+
+def _plain_data() -> list[Any]:
+    """Types that trainers put beside the weights and that hold data only: numpy scalars, argparse results."""
+    multiarray = getattr(np, "_core", None) or np.core
+    dtypes = {type(np.dtype(t)) for t in (np.float64, np.float32, np.int64, np.int32)}
+    return [argparse.Namespace, multiarray.multiarray.scalar, np.dtype, *dtypes]
+
+
+def _state_dict(path: Path, checkpoint: Any) -> dict[str, Tensor]:
+    """The weights of a trainer's dict or a bare state dict, in float32, without prefixes and training state."""
+    found = checkpoint
+    if isinstance(checkpoint, Mapping):
+        inner = [checkpoint[k] for k in _WRAPPERS if isinstance(checkpoint.get(k), Mapping)]
+        found = next(iter(inner), checkpoint)
+    state = {k: v for k, v in found.items() if isinstance(v, Tensor)} if isinstance(found, Mapping) else {}
+    if not state:
+        raise ExportError(f"{path}: holds no state dict (a mapping of names to tensors)")
+    if not all(isinstance(k, str) for k in state):
+        raise ExportError(f"{path}: holds tensors under keys that are not strings")
+    for prefix in _PREFIXES * 2:
+        if all(k.startswith(prefix) for k in state):
+            state = {k[len(prefix) :]: v for k, v in state.items()}
+    return {k: v.float() if v.is_floating_point() else v for k, v in state.items() if not k.endswith(_TRAINING_ONLY)}
+
+
+def _expected(spec: NetworkSpec, num_classes: int, input_size: int) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        model = create(spec.name, num_classes, input_size=input_size)
+    return {k: tuple(v.shape) for k, v in model.state_dict().items()}
+
+
+def _classes(spec: NetworkSpec, state: dict[str, Tensor]) -> int:
+    weight = state.get(f"{spec.classifier}.weight")
+    return spec.num_classes if weight is None or weight.ndim < 2 else weight.shape[0]
+
+
+def _input_size(spec: NetworkSpec, state: dict[str, Tensor]) -> int:
+    """VGGSmall's classifier shows the size of its input; the others pool globally and take their usual one."""
+    weight = state.get(f"{spec.classifier}.weight")
+    if spec.name.startswith("VGGSmall") and weight is not None and weight.ndim == 2:
+        side = math.isqrt(weight.shape[1] // 512)
+        if side > 0 and side * side * 512 == weight.shape[1]:
+            return 8 * side
+    return spec.input_size
+
+
+def _problems(spec: NetworkSpec, state: dict[str, Tensor], input_size: int) -> list[str]:
+    """Every key that is missing, unknown or of the wrong shape."""
+    expected = _expected(spec, _classes(spec, state), input_size)
+    scales = {k[: -len("weight")] + _SCALE[1:]: v[0] for k, v in expected.items() if k.endswith(".weight")}
+    problems = [f"missing: {k} {_dims(v)}" for k, v in expected.items() if k not in state and not k.endswith(_OPTIONAL)]
+    for key, value in state.items():
+        if key.endswith(_SCALE) and key in scales:
+            if value.numel() != scales[key]:
+                problems.append(f"wrong shape: {key} is {_dims(value.shape)}, expected ({scales[key]})")
+        elif key not in expected:
+            problems.append(f"unexpected: {key} {_dims(value.shape)}")
+        elif tuple(value.shape) != expected[key]:
+            problems.append(f"wrong shape: {key} is {_dims(value.shape)}, expected {_dims(expected[key])}")
+    return problems
+
+
+def _find_network(path: Path, state: dict[str, Tensor], checkpoint: Any) -> NetworkSpec:
+    """The network whose keys and shapes these are; failing that, the nearest one, whose misfits are then reported."""
+    specs = [network(name) for name in networks()]
+    misfits = [len(_problems(spec, state, _input_size(spec, state))) for spec in specs]
+    nearest = min(range(len(specs)), key=misfits.__getitem__)
+    if misfits[nearest] == 0:
+        return specs[nearest]
+    named = checkpoint.get("arch") if isinstance(checkpoint, Mapping) else None
+    if isinstance(named, str) and named in networks():
+        return network(named)
+    if misfits[nearest] > len(state) // 2:
+        raise ExportError(
+            f"{path}: its {len(state)} tensors are those of no known network ({', '.join(networks())}); "
+            f"the nearest is {specs[nearest].name} with {misfits[nearest]} differences (--arch lists them)"
+        )
+    return specs[nearest]
+
+
+def _fill(path: Path, spec: NetworkSpec, state: dict[str, Tensor], input_size: int | None) -> Loaded:
+    size = input_size or _input_size(spec, state)
+    problems = _problems(spec, state, size)
+    if problems:
+        raise ExportError(f"{path}: does not fit {spec.name} at input size {size}:", problems)
+    num_classes = _classes(spec, state)
+    model = create(spec.name, num_classes, input_size=size)
+    learned = False
+    for name, module in model.named_modules():
+        if isinstance(module, BinaryConv2d) and name + _SCALE in state:
+            module.learn_scale()
+            state[name + _SCALE] = state[name + _SCALE].reshape(-1)
+            learned = True
+    model.load_state_dict(state, strict=False)
+    return Loaded(spec, model.eval(), num_classes, size, learned)
+
+
+def _dims(shape: Any) -> str:
+    return f"({', '.join(map(str, shape))})"

@@ -1,0 +1,278 @@
+"""Step 2, trace: a PyTorch module becomes a graph of nodes, whatever network it is.
+
+torch.fx records the calls; layers are recognised by their type, functions by identity. What is not known becomes an
+`Unsupported` node, so that `validate` can report everything at once.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from ovsw.export import ir
+from ovsw.export.errors import ExportError
+from ovsw.nn import BinaryConv2d
+from torch import fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
+from torch.nn import functional as F
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, BinaryConv2d) or super().is_leaf_module(m, module_qualified_name)
+
+
+def trace(model: nn.Module, input_shape: ir.Shape) -> ir.Graph:
+    """The graph of `model` in eval mode for one image of `input_shape`."""
+    try:
+        module = fx.GraphModule(model, _Tracer().trace(model))
+    except (TypeError, ValueError, RuntimeError, fx.proxy.TraceError) as e:
+        raise ExportError(f"{type(model).__name__} cannot be traced by torch.fx: {_line(e)}") from None
+    try:
+        with torch.no_grad():
+            ShapeProp(module).propagate(torch.zeros(1, *input_shape))
+    except Exception as e:  # whatever the network's own code raises for an input it does not fit
+        raise ExportError(f"{type(model).__name__} does not take an input of {input_shape}: {_line(e)}") from None
+    return _Converter(module).convert()
+
+
+def _line(e: Exception) -> str:
+    return str(e).strip().splitlines()[-1] if str(e).strip() else type(e).__name__
+
+
+class _Converter:
+    def __init__(self, module: fx.GraphModule) -> None:
+        self.module = module
+        self.made: dict[fx.Node, ir.Node] = {}
+
+    def convert(self) -> ir.Graph:
+        for node in self.module.graph.nodes:
+            if node.op == "output":
+                result = node.args[0]
+                if not isinstance(result, fx.Node) or result not in self.made:
+                    raise ExportError("the network must return one tensor")
+                return ir.Graph(ir.reachable(self.made[result]))
+            shape = self.shape(node)
+            if shape is not None:  # sizes and other numbers are constants by now
+                self.made[node] = self.node(node, shape)
+        raise ExportError("the network returns nothing")
+
+    @staticmethod
+    def shape(node: fx.Node) -> ir.Shape | None:
+        """Channels, height, width of a node's value; a vector is a map of one pixel. None if it is no tensor."""
+        meta = node.meta.get("tensor_meta")
+        if meta is None or not isinstance(getattr(meta, "shape", None), torch.Size):
+            return None
+        c, h, w = (*meta.shape[1:], 1, 1, 1)[:3]
+        return (c, h, w)
+
+    def node(self, node: fx.Node, shape: ir.Shape) -> ir.Node:
+        name = str(node.target) if node.op == "call_module" else node.name
+        sources = [self.made[n] for n in node.all_input_nodes if n in self.made]
+        if node.op == "placeholder":
+            return ir.Input(name, [], shape)
+        if len(node.meta["tensor_meta"].shape) not in (2, 4):
+            return ir.Unsupported(
+                name, sources, shape, f"gives a tensor of shape {tuple(node.meta['tensor_meta'].shape)}"
+            )
+        arguments: dict[str, Any] = {}
+        target: Any = node.target
+        if node.op == "call_module":
+            target = self.module.get_submodule(str(node.target))
+            known = _MODULES.get(type(target))
+            label = f"layer of type {type(target).__name__}"
+        elif node.op in ("call_function", "call_method"):
+            known = (_FUNCTIONS if node.op == "call_function" else _METHODS).get(target)
+            label = getattr(target, "__name__", str(target)) + "()"
+            arguments = self.arguments(node)
+        else:
+            known, label = None, f"{node.op} '{node.target}'"
+        if known is None:
+            return ir.Unsupported(name, sources, shape, f"{label} is not supported")
+        result = known(name, sources, shape, target if node.op == "call_module" else arguments)
+        if isinstance(result, ir.Window) and _window_shape(result) != shape[1:]:
+            return ir.Unsupported(name, sources, shape, f"{label}: its rounding of the output size is not supported")
+        return result
+
+    def arguments(self, node: fx.Node) -> dict[str, Any]:
+        """A call's arguments by name, as far as the signature is known; positional ones also as 0, 1, ..."""
+        normal = node.normalized_arguments(self.module, normalize_to_only_use_kwargs=True)
+        by_name = dict(normal.kwargs) if normal is not None else dict(node.kwargs)
+        return {**{str(i): a for i, a in enumerate(node.args)}, **by_name}
+
+
+def _window_shape(node: ir.Window) -> tuple[int, int]:
+    sizes = zip(node.inputs[0].shape[1:], node.kernel, node.stride, node.pad)
+    h, w = ((n + 2 * p - k) // s + 1 for n, k, s, p in sizes)
+    return (h, w)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
+def _f64(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().double().numpy()
+
+
+def _f32(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().float().numpy()
+
+
+# One converter per kind of layer. Each takes (name, inputs, shape, module), or the arguments for a function.
+
+
+def _conv_fault(m: nn.Conv2d) -> str | None:
+    if m.groups != 1:
+        return f"groups={m.groups}"
+    if _pair(m.dilation) != (1, 1):
+        return f"dilation={m.dilation}"
+    if m.padding_mode != "zeros" or isinstance(m.padding, str):
+        return f"padding={m.padding!r} with padding_mode={m.padding_mode!r}"
+    return None
+
+
+def _binary_conv(name: str, inputs: list[ir.Node], shape: ir.Shape, m: BinaryConv2d) -> ir.Node:
+    fault = _conv_fault(m)
+    if fault:
+        return ir.Unsupported(name, inputs, shape, f"binary convolution with {fault} is not supported")
+    scale = copy.deepcopy(m).double().scale()  # derived ones in float64 as well
+    geometry = (_pair(m.kernel_size), _pair(m.stride), _pair(m.padding))
+    return ir.BinaryConv(name, inputs, shape, *geometry, weight=_f32(m.weight), scale=_f64(scale))
+
+
+def _conv(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.Conv2d) -> ir.Node:
+    fault = _conv_fault(m)
+    if fault:
+        return ir.Unsupported(name, inputs, shape, f"convolution with {fault} is not supported")
+    geometry = (_pair(m.kernel_size), _pair(m.stride), _pair(m.padding))
+    bias = None if m.bias is None else _f64(m.bias)
+    return ir.Conv(name, inputs, shape, *geometry, weight=_f32(m.weight), bias=bias)
+
+
+def _linear(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.Linear) -> ir.Node:
+    return ir.Linear(name, inputs, shape, _f32(m.weight), None if m.bias is None else _f64(m.bias))
+
+
+def _norm(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.BatchNorm2d) -> ir.Node:
+    if m.running_mean is None or m.running_var is None:
+        return ir.Unsupported(name, inputs, shape, "batch norm without running statistics is not supported")
+    gamma = np.ones(m.num_features) if m.weight is None else _f64(m.weight)
+    beta = np.zeros(m.num_features) if m.bias is None else _f64(m.bias)
+    return ir.Norm(name, inputs, shape, gamma, beta, _f64(m.running_mean), _f64(m.running_var), m.eps)
+
+
+def _clamp(lo: float, hi: float) -> Callable[..., ir.Node]:
+    return lambda name, inputs, shape, _: ir.Act(name, inputs, shape, "clamp", lo, hi)
+
+
+def _hardtanh(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.Hardtanh) -> ir.Node:
+    return ir.Act(name, inputs, shape, "clamp", float(m.min_val), float(m.max_val))
+
+
+def _hardtanh_call(name: str, inputs: list[ir.Node], shape: ir.Shape, a: dict[str, Any]) -> ir.Node:
+    return ir.Act(name, inputs, shape, "clamp", float(a.get("min_val", -1.0)), float(a.get("max_val", 1.0)))
+
+
+def _prelu(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.PReLU) -> ir.Node:
+    return ir.Act(name, inputs, shape, "prelu", slope=np.broadcast_to(_f64(m.weight), shape[:1]).copy())
+
+
+def _max_pool(name: str, inputs: list[ir.Node], shape: ir.Shape, m: Any) -> ir.Node:
+    get = m.get if isinstance(m, dict) else lambda k, d=None: getattr(m, k, d)
+    if _pair(get("dilation", 1)) != (1, 1):
+        return ir.Unsupported(name, inputs, shape, "max-pool with dilation is not supported")
+    kernel = _pair(get("kernel_size"))
+    stride = _pair(get("stride") or kernel)
+    return ir.MaxPool(name, inputs, shape, kernel, stride, _pair(get("padding", 0)))
+
+
+def _avg_pool(name: str, inputs: list[ir.Node], shape: ir.Shape, m: Any) -> ir.Node:
+    get = m.get if isinstance(m, dict) else lambda k, d=None: getattr(m, k, d)
+    if _pair(get("padding", 0)) != (0, 0) or get("divisor_override") is not None:
+        return ir.Unsupported(name, inputs, shape, "average pool with padding or divisor_override is not supported")
+    kernel = _pair(get("kernel_size"))
+    return ir.AvgPool(name, inputs, shape, kernel, _pair(get("stride") or kernel), (0, 0))
+
+
+def _adaptive_pool(name: str, inputs: list[ir.Node], shape: ir.Shape, _: Any) -> ir.Node:
+    (h, w), (oh, ow) = inputs[0].shape[1:], shape[1:]
+    if h % oh or w % ow:
+        return ir.Unsupported(name, inputs, shape, f"adaptive pool from {h}x{w} to {oh}x{ow} is not supported")
+    window = (h // oh, w // ow)
+    return ir.AvgPool(name, inputs, shape, window, window, (0, 0))
+
+
+def _add(name: str, inputs: list[ir.Node], shape: ir.Shape, a: dict[str, Any]) -> ir.Node:
+    twice = inputs * 2 if len(inputs) == 1 and a.get("0") is a.get("1") else inputs
+    if len(twice) != 2 or any(n.shape != shape for n in twice) or a.get("alpha", 1) != 1:
+        return ir.Unsupported(name, inputs, shape, "addition of anything but two maps of one shape is not supported")
+    return ir.Add(name, twice, shape)
+
+
+def _pad(name: str, inputs: list[ir.Node], shape: ir.Shape, a: dict[str, Any]) -> ir.Node:
+    pad = [int(n) for n in a.get("pad", a.get("1", ()))]
+    mode, value = a.get("mode", "constant"), a.get("value") or 0
+    if mode != "constant" or value != 0 or any(pad[:4]) or any(pad[6:]) or any(n < 0 for n in pad):
+        return ir.Unsupported(
+            name, inputs, shape, f"padding {tuple(pad)} ({mode}) is not supported, only zero channels are"
+        )
+    before, after = (pad + [0] * 6)[4:6]
+    return ir.ChannelPad(name, inputs, shape, before, after)
+
+
+def _flatten(name: str, inputs: list[ir.Node], shape: ir.Shape, _: Any) -> ir.Node:
+    c, h, w = inputs[0].shape
+    if shape != (c * h * w, 1, 1):
+        return ir.Unsupported(name, inputs, shape, f"reshaping {(c, h, w)} to anything but a vector is not supported")
+    return ir.Flatten(name, inputs, shape)
+
+
+def _identity(name: str, inputs: list[ir.Node], shape: ir.Shape, _: Any) -> ir.Node:
+    return inputs[0]
+
+
+_MODULES: dict[type[nn.Module], Callable[..., ir.Node]] = {
+    BinaryConv2d: _binary_conv,
+    nn.Conv2d: _conv,
+    nn.Linear: _linear,
+    nn.BatchNorm1d: _norm,
+    nn.BatchNorm2d: _norm,
+    nn.Hardtanh: _hardtanh,
+    nn.ReLU: _clamp(0.0, np.inf),
+    nn.ReLU6: _clamp(0.0, 6.0),
+    nn.PReLU: _prelu,
+    nn.MaxPool2d: _max_pool,
+    nn.AvgPool2d: _avg_pool,
+    nn.AdaptiveAvgPool2d: _adaptive_pool,
+    nn.Flatten: _flatten,
+    nn.Identity: _identity,
+    nn.Dropout: _identity,
+    nn.Dropout2d: _identity,
+}
+_FUNCTIONS: dict[Any, Callable[..., ir.Node]] = {
+    operator.add: _add,
+    operator.iadd: _add,
+    torch.add: _add,
+    torch.flatten: _flatten,
+    F.hardtanh: _hardtanh_call,
+    F.relu: _clamp(0.0, np.inf),
+    torch.relu: _clamp(0.0, np.inf),
+    F.max_pool2d: _max_pool,
+    F.avg_pool2d: _avg_pool,
+    F.adaptive_avg_pool2d: _adaptive_pool,
+    F.pad: _pad,
+}
+_METHODS: dict[str, Callable[..., ir.Node]] = {
+    "add": _add,
+    "add_": _add,
+    "relu": _clamp(0.0, np.inf),
+    "flatten": _flatten,
+    "view": _flatten,
+    "reshape": _flatten,
+    "contiguous": _identity,
+}

@@ -1,0 +1,54 @@
+"""Step 3, validate: every reason why a graph cannot be exported, all of them at once."""
+
+from __future__ import annotations
+
+import numpy as np
+from ovsw.export import ir
+from ovsw.export.errors import ExportError
+
+
+def validate(graph: ir.Graph, zero_weights: str = "refuse") -> list[str]:
+    """Raises ExportError with the whole list; returns warnings about what is exported but worth knowing."""
+    users = graph.users()
+    problems = [p for node in graph.nodes for p in _problems(node, users[node], zero_weights)]
+    if sum(isinstance(node, ir.Input) for node in graph.nodes) != 1:
+        problems.append("the output must depend on exactly one input")
+    if problems:
+        raise ExportError(f"the network cannot be exported, {len(problems)} problem(s):", problems)
+    return [w for node in graph.nodes for w in _warnings(node, users[node])]
+
+
+def _problems(node: ir.Node, users: list[ir.Node], zero_weights: str) -> list[str]:
+    found = []
+    if isinstance(node, ir.Unsupported):
+        found.append(f"{node.name}: {node.reason}")
+    for what, array in vars(node).items():
+        if isinstance(array, np.ndarray) and not np.isfinite(array).all():
+            count = int((~np.isfinite(array)).sum())
+            found.append(f"{node.name}: {count} of {array.size} values of {what} are not finite")
+    if isinstance(node, ir.BinaryConv):
+        zeros = int((node.weight == 0).sum())
+        if zeros and zero_weights == "refuse":
+            found.append(
+                f"{node.name}: {zeros} of {node.weight.size} binary weights are exactly 0, whose sign is +1 in the "
+                "paper and 0 in its released code; --zero-weights plus takes them as +1"
+            )
+    if isinstance(node, ir.Norm):
+        bad = int((node.var + node.eps <= 0).sum())
+        if bad:
+            found.append(f"{node.name}: running_var is negative in {bad} of {node.var.size} channels")
+    if isinstance(node, ir.Flatten) and node.inputs[0].shape[1:] != (1, 1):
+        others = [u.name for u in users if not isinstance(u, ir.Linear)]
+        if others or not users:
+            found.append(f"{node.name}: a flattened {node.inputs[0].shape} map is read by {others}, not by a Linear")
+    return found
+
+
+def _warnings(node: ir.Node, users: list[ir.Node]) -> list[str]:
+    """A channel that is exactly 0 before a sign: +1 here and in the paper, 0 in the paper's released code."""
+    if not isinstance(node, ir.Norm) or any(isinstance(user, ir.Add) for user in users):
+        return []
+    dead = int(((node.gamma == 0) & (node.beta == 0)).sum())
+    if not dead:
+        return []
+    return [f"{node.name}: {dead} channels are always 0 (gamma and beta are 0); where binarised, they count as +1"]

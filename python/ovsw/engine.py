@@ -1,0 +1,232 @@
+"""`Engine`: a `.bnn` model that runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+from PIL import Image
+
+from ovsw import _core
+from ovsw import format as bnn
+from ovsw.image import ImageSource, load_pixels
+from ovsw.summary import table
+
+ModelSource = Union[str, "os.PathLike[str]", bytes]
+ImageLike = Union[ImageSource, np.ndarray, Sequence[Any]]
+
+
+class Engine:
+    """Loads a `.bnn` file and runs it.
+
+    Args:
+        model: the path of a `.bnn` file, or its bytes.
+        threads: how many threads one call of `run` uses; the result does not depend on it.
+        isa: the kernel table to use, by name; default is the environment variable OVSW_ISA, or else the best one that
+            this CPU supports.
+
+    An Engine may be used from several Python threads at once; the GIL is released while it computes.
+    """
+
+    def __init__(self, model: ModelSource, threads: int = 1, isa: str | None = None) -> None:
+        name = "the model" if isinstance(model, bytes) else os.fspath(model)
+        if isinstance(threads, bool) or not isinstance(threads, int):
+            raise ValueError(f"threads is {threads!r}, expected a whole number")
+        data = model if isinstance(model, bytes) else _read(Path(model))
+        wanted = os.environ.get("OVSW_ISA", "") if isa is None else isa
+        try:
+            self._core = _core.Engine(data, threads, wanted)
+            self.metadata: dict[str, Any] = bnn.from_bytes(data).metadata
+        except ValueError as e:
+            raise ValueError(f"{name}: {e}") from None
+        self._preprocess = self._checked_preprocess(name)
+        self._labels = self._checked_labels(name)
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the input."""
+        return self._core.input_shape
+
+    @property
+    def input_size(self) -> int:
+        """The side of the square input."""
+        _, height, width = self.input_shape
+        if height != width:
+            raise ValueError(f"the input is {height}x{width}, not square; see input_shape")
+        return height
+
+    @property
+    def labels(self) -> list[str]:
+        """The class names; empty if the file has none."""
+        return list(self._labels)
+
+    @property
+    def num_classes(self) -> int:
+        return self._core.outputs
+
+    @property
+    def isa(self) -> str:
+        """The kernel table in use."""
+        return self._core.isa
+
+    @property
+    def threads(self) -> int:
+        return self._core.threads
+
+    def run(self, image: ImageLike) -> np.ndarray:
+        """The logits: float32 (classes,) of one image, (n, classes) of a batch.
+
+        An image is a path, a PIL image (both are resized and cropped as the network was evaluated), pixels as a uint8
+        array (height, width, channels), or values as a float32 array (channels, height, width) that are already
+        normalised. A batch is a list of these, or an array with one more dimension in front.
+        """
+        batch, single = self._batch(image)
+        logits = self._core.run_pixels(batch) if batch.dtype == np.uint8 else self._core.run_values(batch)
+        return logits[0] if single else logits
+
+    def classify(self, image: ImageLike, k: int = 5) -> Any:
+        """The k most probable classes of one image as [(label, probability), ...]; of a batch, a list of those."""
+        if k < 1:
+            raise ValueError(f"k is {k}, expected at least 1")
+        logits = self.run(image)
+        rows = [self._top(row, k) for row in np.atleast_2d(logits)]
+        return rows[0] if logits.ndim == 1 else rows
+
+    def profile(self, image: ImageLike, repeat: int = 20) -> Profile:
+        """Where the time goes: one row per step, medians over `repeat` runs."""
+        if repeat < 1:
+            raise ValueError(f"repeat is {repeat}, expected at least 1")
+        batch, _ = self._batch(image)
+        values = batch[:1]
+        if values.dtype == np.uint8:
+            values = np.ascontiguousarray(values.transpose(0, 3, 1, 2), np.float32) / np.float32(255)
+        seconds = np.asarray(self._core.time_steps(values, repeat + 1))[1:]  # the first one warms up
+        medians = np.median(seconds, axis=0)
+        steps: list[dict[str, Any]] = [
+            {"name": "input", "op": "input", "input": self.input_shape, "output": self.input_shape, "macs": 0.0},
+            *self._core.steps(),
+        ]
+        rows = [
+            ProfileRow(s["name"], s["op"], s["input"], s["output"], self.isa, float(t) * 1e3, s["macs"])
+            for s, t in zip(steps, medians)
+        ]
+        return Profile(rows, float(np.median(seconds.sum(axis=1))) * 1e3, self.threads)
+
+    def __repr__(self) -> str:
+        c, h, w = self.input_shape
+        arch = self.metadata.get("arch", "model")
+        return f"<Engine {arch} {c}x{h}x{w} -> {self.num_classes}, isa={self.isa}, threads={self.threads}>"
+
+    def _top(self, logits: np.ndarray, k: int) -> list[tuple[str, float]]:
+        wide = logits.astype(np.float64)
+        exp = np.exp(wide - wide.max())
+        probabilities = exp / exp.sum()
+        order = np.argsort(-wide, kind="stable")[:k]
+        return [(self._labels[i] if self._labels else f"class {i}", float(probabilities[i])) for i in order]
+
+    def _batch(self, image: ImageLike) -> tuple[np.ndarray, bool]:
+        """A contiguous uint8 (n, h, w, c) or float32 (n, c, h, w) array, and whether it was one image."""
+        if isinstance(image, (list, tuple)):
+            if not image:
+                raise ValueError("the batch is empty")
+            parts = [self._batch(item) for item in image]
+            if any(not single for _, single in parts):
+                raise ValueError("a list is a batch of single images, it cannot hold batches")
+            if len({part.dtype for part, _ in parts}) != 1:
+                raise ValueError("a batch cannot mix float32 arrays with other images")
+            return np.concatenate([part for part, _ in parts]), False
+        if isinstance(image, (str, os.PathLike, Image.Image)):
+            resize, crop = self._preprocess
+            return load_pixels(image, self.input_shape[0], resize, crop)[None], True
+        if not hasattr(image, "__array__"):
+            raise ValueError(f"cannot take a {type(image).__name__} as an image")
+        return self._array(np.asarray(image))
+
+    def _array(self, array: np.ndarray) -> tuple[np.ndarray, bool]:
+        c, h, w = self.input_shape
+        if array.dtype == np.uint8:
+            expected, order = (h, w, c), "height, width, channels"
+        elif array.dtype == np.float32:
+            expected, order = (c, h, w), "channels, height, width"
+        else:
+            raise ValueError(f"the image has dtype {array.dtype}, expected uint8 pixels or float32 normalised values")
+        if array.ndim not in (3, 4) or array.shape[-3:] != expected or array.size == 0:
+            raise ValueError(
+                f"the {array.dtype} image has shape {array.shape}, expected {expected} ({order}) or a batch of them; "
+                "paths and PIL images are resized, arrays are not"
+            )
+        if array.dtype == np.float32 and not np.isfinite(array).all():
+            raise ValueError(f"the image has {int((~np.isfinite(array)).sum())} values that are NaN or infinite")
+        return np.ascontiguousarray(array.reshape(-1, *expected)), array.ndim == 3
+
+    def _checked_labels(self, name: str) -> list[str]:
+        labels = self.metadata.get("labels", [])
+        if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+            raise ValueError(f"{name}: metadata field labels is not a list of strings")
+        if labels and len(labels) != self.num_classes:
+            raise ValueError(f"{name}: metadata has {len(labels)} labels, the network {self.num_classes} classes")
+        return labels
+
+    def _checked_preprocess(self, name: str) -> tuple[int, tuple[int, int]]:
+        _, h, w = self.input_shape
+        preprocess = self.metadata.get("preprocess", {})
+        resize = preprocess.get("resize", max(h, w)) if isinstance(preprocess, dict) else None
+        if not isinstance(resize, int) or not max(h, w) <= resize <= 1 << 16:
+            raise ValueError(f"{name}: metadata field preprocess.resize must be a number not smaller than the input")
+        return resize, (h, w)
+
+
+@dataclass
+class ProfileRow:
+    """One step: its op, shapes (channels, height, width), kernel table, median time and multiply-adds."""
+
+    name: str
+    op: str
+    input: tuple[int, int, int]
+    output: tuple[int, int, int]
+    kernel: str
+    ms: float
+    macs: float
+
+    @property
+    def gmacs(self) -> float:
+        """Billions of multiply-adds per second."""
+        return self.macs / self.ms / 1e6 if self.ms > 0 else 0.0
+
+
+@dataclass
+class Profile:
+    """The steps of one run, and the median time of the whole; prints as a table."""
+
+    rows: list[ProfileRow]
+    total_ms: float
+    threads: int
+
+    def __str__(self) -> str:
+        rows = [
+            (
+                row.name,
+                row.op,
+                "x".join(map(str, row.input)),
+                "x".join(map(str, row.output)),
+                row.kernel,
+                f"{row.ms:.3f}",
+                f"{100 * row.ms / self.total_ms:.1f}",
+                f"{row.gmacs:.1f}" if row.macs else "-",
+            )
+            for row in self.rows
+        ]
+        head = ("step", "op", "input", "output", "kernel", "ms", "%", "GMAC/s")
+        return f"{table(head, rows, right=(5, 6, 7))}\n{self.total_ms:.3f} ms in all, {self.threads} thread(s)"
+
+
+def _read(path: Path) -> bytes:
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder, expected a .bnn file")
+    return path.read_bytes()

@@ -1,0 +1,384 @@
+"""The `.bnn` file in pure numpy: constants, data classes, `read` and `write`.
+
+`docs/format.md` is the normative text; the C++ loader (`csrc/format`, `csrc/graph`) implements it a second time for
+the runtime. This reader checks the container (bounds, alignment, checksum, references); what the ops mean and whether
+their shapes fit is checked by the C++ side when a model is loaded to run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import tempfile
+import zlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+
+MAGIC = b"\x89BNN\r\n\x1a\n"
+MAJOR, MINOR = 1, 0
+ALIGN = 64
+NONE = 0xFFFFFFFF
+
+HEADER = struct.Struct("<8sHHIQ10I")
+VALUE = struct.Struct("<4I")
+TENSOR = struct.Struct("<HH4IIQQ")
+OP = struct.Struct("<HH10I2f8H3I")
+
+MAX_COUNT = 16_384  # values, tensors, ops
+MAX_STRINGS = 1 << 22
+MAX_METADATA = 1 << 24
+MAX_DIM = 1 << 20
+
+NUMERICS = {"float": 0}
+VALUE_KINDS = {"map": 0, "bits": 1}
+OP_KINDS = {
+    "bconv": 1,
+    "conv": 2,
+    "linear": 3,
+    "maxpool": 4,
+    "avgpool": 5,
+    "channel_pad": 6,
+    "eltwise": 7,
+}
+ACTIVATIONS = {"none": 0, "clamp": 1, "prelu": 2}
+DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
+    "f32": (0, np.dtype("<f4")),
+    "f64": (1, np.dtype("<f8")),
+    "bits": (2, np.dtype("<u8")),
+}
+
+PathLike = Union[str, "os.PathLike[str]"]
+
+
+class FormatError(ValueError):
+    """A `.bnn` file that breaks a rule of docs/format.md; the message names the field."""
+
+
+@dataclass
+class Value:
+    """An edge of the graph: a feature map of `c` channels, `h` rows, `w` columns, as numbers or as sign bits."""
+
+    kind: str
+    c: int
+    h: int
+    w: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (self.c, self.h, self.w)
+
+
+@dataclass
+class Tensor:
+    """A constant. `array` is `<f4` or `<f8` of `shape`, or, for bits, `<u8` words with ceil(shape[-1]/64) per row."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    array: np.ndarray
+
+
+@dataclass
+class Op:
+    """A node: `act(scale * core(input) + offset + residual)`, stored as numbers (`out`) and/or sign bits (`bits`).
+
+    References are indices into `Model.values` (input, residual, out, bits) and `Model.tensors` (the others).
+    """
+
+    kind: str
+    name: str
+    input: int
+    out: int | None = None
+    bits: int | None = None
+    residual: int | None = None
+    weight: int | None = None
+    scale: int | None = None
+    offset: int | None = None
+    slope: int | None = None
+    act: str = "none"
+    clamp: tuple[float, float] = (0.0, 0.0)
+    kernel: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    pad: tuple[int, int] = (0, 0)
+    channels: tuple[int, int] = (0, 0)
+
+
+@dataclass
+class Model:
+    """A whole file. `values[0]` is the input; `mean` and `std` are tensors of one f32 per input channel."""
+
+    values: list[Value]
+    tensors: list[Tensor]
+    ops: list[Op]
+    output: int
+    mean: int
+    std: int
+    numerics: str = "float"
+    metadata: dict[str, Any] = field(default_factory=dict)
+    version: tuple[int, int] = (MAJOR, MINOR)
+
+    def add_value(self, kind: str, c: int, h: int, w: int) -> int:
+        self.values.append(Value(kind, c, h, w))
+        return len(self.values) - 1
+
+    def add_tensor(self, array: np.ndarray, dtype: str = "f32") -> int:
+        """Appends a real tensor; the array is converted to `dtype`."""
+        data = np.ascontiguousarray(array, DTYPES[dtype][1])
+        self.tensors.append(Tensor(dtype, data.shape, data))
+        return len(self.tensors) - 1
+
+    def add_bits(self, positive: np.ndarray) -> int:
+        """Appends a bit tensor from a boolean array (True = +1); the last axis is packed."""
+        self.tensors.append(Tensor("bits", positive.shape, pack_bits(positive)))
+        return len(self.tensors) - 1
+
+
+def pack_bits(positive: np.ndarray) -> np.ndarray:
+    """Packs booleans along the last axis into little-endian 64-bit words, least significant bit first, tail zero."""
+    n = positive.shape[-1]
+    padded = np.zeros((*positive.shape[:-1], -(-n // 64) * 64), np.bool_)
+    padded[..., :n] = positive
+    return np.packbits(padded, axis=-1, bitorder="little").view("<u8")
+
+
+def unpack_bits(words: np.ndarray, n: int) -> np.ndarray:
+    """The inverse of `pack_bits`: booleans, `n` on the last axis."""
+    raw = np.ascontiguousarray(words, "<u8").view(np.uint8)
+    return np.unpackbits(raw, axis=-1, bitorder="little")[..., :n].astype(np.bool_)
+
+
+def _align(n: int) -> int:
+    return -(-n // ALIGN) * ALIGN
+
+
+def _storage_shape(dtype: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:-1], -(-shape[-1] // 64)) if dtype == "bits" else shape
+
+
+def _ref(index: int | None) -> int:
+    return NONE if index is None else index
+
+
+def to_bytes(model: Model) -> bytes:
+    """Serialises a model; the result is a valid file of version MAJOR.MINOR."""
+    strings = bytearray()
+    op_records = bytearray()
+    for op in model.ops:
+        name = op.name.encode()
+        refs = (op.input, op.residual, op.out, op.bits, op.weight, op.scale, op.offset, op.slope)
+        op_records += OP.pack(
+            OP_KINDS[op.kind],
+            ACTIVATIONS[op.act],
+            len(strings),
+            len(name),
+            *map(_ref, refs),
+            *op.clamp,
+            *op.kernel,
+            *op.stride,
+            *op.pad,
+            *op.channels,
+            *(0, 0, 0),
+        )
+        strings += name
+    metadata = json.dumps(model.metadata, ensure_ascii=False, separators=(",", ":")).encode()
+    values = b"".join(VALUE.pack(VALUE_KINDS[v.kind], *v.shape) for v in model.values)
+
+    tables = HEADER.size + len(values) + TENSOR.size * len(model.tensors) + len(op_records)
+    end = tables + len(strings) + len(metadata)
+    tensor_records, data = bytearray(), bytearray()
+    for t in model.tensors:
+        code, np_dtype = DTYPES[t.dtype]
+        raw = np.ascontiguousarray(t.array, np_dtype).tobytes()
+        data += bytes(_align(end) - end)
+        dims = (*t.shape, *[0] * (4 - len(t.shape)))
+        tensor_records += TENSOR.pack(code, len(t.shape), *dims, 0, _align(end), len(raw))
+        data += raw
+        end = _align(end) + len(raw)
+
+    def header(crc: int) -> bytes:
+        return HEADER.pack(
+            MAGIC,
+            MAJOR,
+            MINOR,
+            crc,
+            end,
+            HEADER.size,
+            len(model.values),
+            len(model.tensors),
+            len(model.ops),
+            len(strings),
+            len(metadata),
+            model.output,
+            model.mean,
+            model.std,
+            NUMERICS[model.numerics],
+        )
+
+    rest = values + bytes(tensor_records) + bytes(op_records) + bytes(strings) + metadata + bytes(data)
+    return header(checksum(header(0) + rest)) + rest
+
+
+def checksum(data: bytes | memoryview) -> int:
+    """CRC-32 (as in zlib and PNG) of a file's bytes, leaving out the four of the checksum field itself."""
+    view = memoryview(data)
+    return zlib.crc32(view[16:], zlib.crc32(view[:12]))
+
+
+def write(model: Model, path: PathLike) -> int:
+    """Writes a model atomically; returns the size in bytes."""
+    data = to_bytes(model)
+    replace_file(path, data)
+    return len(data)
+
+
+def replace_file(path: PathLike, data: bytes) -> None:
+    """Puts `data` at `path` whole or not at all: a temporary file in the same folder, then a rename."""
+    target = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink()
+        raise
+
+
+def read(path: PathLike) -> Model:
+    """Reads and checks a file. Raises FormatError (a ValueError) or OSError."""
+    try:
+        return from_bytes(Path(path).read_bytes())
+    except FormatError as e:
+        raise FormatError(f"{path}: {e}") from None
+
+
+def from_bytes(data: bytes) -> Model:
+    """Parses and checks a file's bytes; tensors are read-only views into `data`."""
+    if len(data) < len(MAGIC) or data[: len(MAGIC)] != MAGIC:
+        raise FormatError("not a .bnn file (magic number missing)")
+    if len(data) < HEADER.size:
+        raise FormatError(f"truncated: {len(data)} bytes, the header has {HEADER.size}")
+    (_, major, minor, crc, file_size, header_size, n_values, n_tensors, n_ops) = HEADER.unpack_from(data)[:9]
+    (strings_size, metadata_size, output, mean, std, numerics) = HEADER.unpack_from(data)[9:]
+    if major != MAJOR:
+        raise FormatError(f"format version {major}.{minor}, this reader knows major version {MAJOR}")
+    if file_size != len(data):
+        state = "truncated" if len(data) < file_size else "too long"
+        raise FormatError(f"{state}: {len(data)} bytes, header field file_size says {file_size}")
+    if crc != checksum(data):
+        raise FormatError("checksum mismatch: the file is damaged")
+    if header_size != HEADER.size:
+        raise FormatError(f"header_size is {header_size}, expected {HEADER.size}")
+    for what, n in (("value_count", n_values), ("tensor_count", n_tensors), ("op_count", n_ops)):
+        if not 1 <= n <= MAX_COUNT:
+            raise FormatError(f"{what} is {n}, allowed are 1 to {MAX_COUNT}")
+    if strings_size > MAX_STRINGS or metadata_size > MAX_METADATA:
+        raise FormatError(f"strings_size {strings_size} or metadata_size {metadata_size} is over its cap")
+
+    at_tensors = HEADER.size + VALUE.size * n_values
+    at_ops = at_tensors + TENSOR.size * n_tensors
+    at_strings = at_ops + OP.size * n_ops
+    at_metadata = at_strings + strings_size
+    end = at_metadata + metadata_size
+    if end > len(data):
+        raise FormatError(f"tables end at byte {end}, the file has {len(data)}")
+
+    values = [_value(i, *VALUE.unpack_from(data, HEADER.size + VALUE.size * i)) for i in range(n_values)]
+    tensors = []
+    for i in range(n_tensors):
+        tensor, end = _tensor(i, data, end, TENSOR.unpack_from(data, at_tensors + TENSOR.size * i))
+        tensors.append(tensor)
+    if end != len(data):
+        raise FormatError(f"tensor data ends at byte {end}, the file has {len(data)}")
+    strings = data[at_strings:at_metadata]
+    ops = [_op(i, strings, n_values, n_tensors, OP.unpack_from(data, at_ops + OP.size * i)) for i in range(n_ops)]
+    try:
+        metadata = json.loads(data[at_metadata : at_metadata + metadata_size].decode())
+    except ValueError:
+        raise FormatError("metadata is not JSON text in UTF-8") from None
+    if not isinstance(metadata, dict):
+        raise FormatError("metadata is not a JSON object")
+    for what, index, n in (("output", output, n_values), ("mean", mean, n_tensors), ("std", std, n_tensors)):
+        if index >= n:
+            raise FormatError(f"header field {what} is {index}, there are {n}")
+    numerics_name = _name(NUMERICS, numerics, "numerics")
+    return Model(values, tensors, ops, output, mean, std, numerics_name, metadata, (major, minor))
+
+
+def _name(codes: dict[str, int], code: int, what: str) -> str:
+    for name, known in codes.items():
+        if known == code:
+            return name
+    raise FormatError(f"{what} {code} is unknown")
+
+
+def _value(i: int, kind: int, c: int, h: int, w: int) -> Value:
+    if not all(1 <= n <= MAX_DIM for n in (c, h, w)):
+        raise FormatError(f"value {i}: shape {(c, h, w)}, allowed are 1 to {MAX_DIM} each")
+    return Value(_name(VALUE_KINDS, kind, f"value {i}: kind"), c, h, w)
+
+
+def _tensor(i: int, data: bytes, end: int, record: tuple[int, ...]) -> tuple[Tensor, int]:
+    code, rank, *dims, reserved, offset, length = record
+    name = _name({k: v[0] for k, v in DTYPES.items()}, code, f"tensor {i}: dtype")
+    if not 1 <= rank <= 4 or any(dims[rank:]) or reserved:
+        raise FormatError(f"tensor {i}: rank {rank} with dims {tuple(dims)}")
+    shape = tuple(dims[:rank])
+    if not all(1 <= n <= MAX_DIM for n in shape):
+        raise FormatError(f"tensor {i}: shape {shape}, allowed are 1 to {MAX_DIM} each")
+    storage, np_dtype = _storage_shape(name, shape), DTYPES[name][1]
+    count = 1
+    for n in storage:
+        count *= n
+    if length != count * np_dtype.itemsize:
+        raise FormatError(f"tensor {i}: length {length}, {name} {shape} takes {count * np_dtype.itemsize}")
+    if offset != _align(end) or offset + length > len(data):
+        raise FormatError(f"tensor {i}: offset {offset} length {length}, expected offset {_align(end)}")
+    if any(data[end:offset]):
+        raise FormatError(f"tensor {i}: the padding before it is not zero")
+    array = np.frombuffer(data, np_dtype, count, offset).reshape(storage)
+    if name == "bits" and shape[-1] % 64 and np.any(array[..., -1] >> np.uint64(shape[-1] % 64)):
+        raise FormatError(f"tensor {i}: bits past the last channel are not zero")
+    return Tensor(name, shape, array), offset + length
+
+
+def _op(i: int, strings: bytes, n_values: int, n_tensors: int, record: tuple[Any, ...]) -> Op:
+    kind, act, name_at, name_len, *rest = record
+    refs, clamp, geometry, reserved = rest[:8], rest[8:10], rest[10:18], rest[18:]
+    if name_at + name_len > len(strings):
+        raise FormatError(f"op {i}: name lies outside the strings")
+    try:
+        name = strings[name_at : name_at + name_len].decode()
+    except UnicodeDecodeError:
+        raise FormatError(f"op {i}: name is not UTF-8") from None
+    label = f"op {i} '{name}'"
+    kinds = ("input", "residual", "out", "bits", "weight", "scale", "offset", "slope")
+    found: dict[str, int | None] = {}
+    for what, ref, n in zip(kinds, refs, [n_values] * 4 + [n_tensors] * 4):
+        if ref != NONE and ref >= n:
+            raise FormatError(f"{label}: {what} refers to {ref}, there are {n}")
+        found[what] = None if ref == NONE else ref
+    source = found.pop("input")
+    if source is None:
+        raise FormatError(f"{label}: no input")
+    if any(reserved):
+        raise FormatError(f"{label}: reserved bytes are not zero")
+    op = Op(_name(OP_KINDS, kind, f"{label}: kind"), name, source, **found)  # type: ignore[arg-type]
+    return replace(
+        op,
+        act=_name(ACTIVATIONS, act, f"{label}: activation"),
+        clamp=(clamp[0], clamp[1]),
+        kernel=(geometry[0], geometry[1]),
+        stride=(geometry[2], geometry[3]),
+        pad=(geometry[4], geometry[5]),
+        channels=(geometry[6], geometry[7]),
+    )

@@ -1,0 +1,23 @@
+"""Binary layers and networks in PyTorch, with the key names of the OvSW reference implementation.
+
+from ovsw.nn import create
+model = create("ResNet18_1w1a", num_classes=1000)
+"""
+
+from ovsw.nn.binary import BinaryConv2d, sign
+from ovsw.nn.registry import NetworkSpec, create, network, networks
+from ovsw.nn.resnet import CifarResNet18, CifarResNet20, ResNet
+from ovsw.nn.vgg import VGGSmall
+
+__all__ = [
+    "BinaryConv2d",
+    "CifarResNet18",
+    "CifarResNet20",
+    "NetworkSpec",
+    "ResNet",
+    "VGGSmall",
+    "create",
+    "network",
+    "networks",
+    "sign",
+]

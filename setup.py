@@ -1,0 +1,64 @@
+"""Builds the extension with CMake and maps the top-level folders into the package `ovsw`.
+
+Metadata is in pyproject.toml. OVSW_TESTING=1 also builds the test-only module, OVSW_WERROR=1 makes compiler warnings
+errors, and CMAKE_ARGS is passed on.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent.resolve()
+TESTING = os.environ.get("OVSW_TESTING") == "1"
+
+
+class CMakeBuild(build_ext):
+    """Runs CMake once; it installs all extension modules beside each other."""
+
+    def build_extensions(self) -> None:
+        import pybind11
+
+        target = Path(self.get_ext_fullpath("ovsw._core")).resolve().parent
+        build = Path(self.build_temp).resolve() / f"cmake-{sys.implementation.cache_tag}"
+        # pip builds in an environment that it deletes afterwards: never rely on what an earlier run has cached.
+        options = [
+            f"-DCMAKE_BUILD_TYPE={'Debug' if self.debug else 'Release'}",
+            f"-DCMAKE_INSTALL_PREFIX={target}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+            f"-DOVSW_TESTING={'ON' if TESTING else 'OFF'}",
+            f"-DOVSW_WERROR={'ON' if os.environ.get('OVSW_WERROR') == '1' else 'OFF'}",
+        ]
+        ninja = shutil.which("ninja")
+        if ninja:
+            options += ["-GNinja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+        options += shlex.split(os.environ.get("CMAKE_ARGS", ""))
+        cmake = shutil.which("cmake") or "cmake"
+        build.mkdir(parents=True, exist_ok=True)
+        configure = [cmake, "-S", str(ROOT), "-B", str(build), *options]
+        if subprocess.run(configure, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
+            (build / "CMakeCache.txt").unlink(missing_ok=True)  # another generator or compiler: start over, loudly
+            subprocess.run(configure, check=True)
+        jobs = str(os.cpu_count() or 1)
+        subprocess.run([cmake, "--build", str(build), "--parallel", jobs], check=True)
+        subprocess.run([cmake, "--install", str(build)], check=True, stdout=subprocess.DEVNULL)
+
+
+# Discovery does not know about package_dir maps, so the folders outside python/ are added by hand.
+package_dir = {"": "python", "ovsw.export": "export", "ovsw.bench": "bench"}
+packages = find_packages("python") + ["ovsw.export", "ovsw.bench"]
+
+setup(
+    package_dir=package_dir,
+    packages=packages,
+    package_data={"ovsw": ["py.typed", "_core.pyi", "data/*"], "ovsw.bench": ["data/*"]},
+    include_package_data=False,
+    ext_modules=[Extension(name, sources=[]) for name in ["ovsw._core"] + ["ovsw._testing"] * TESTING],
+    cmdclass={"build_ext": CMakeBuild},
+)
