@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from ovsw.cli import add_version, command
 from ovsw.export.errors import VerifyError
-from ovsw.export.export import ExportOptions, Report, export
 from ovsw.format import NUMERICS
-from ovsw.nn import networks
 from ovsw.summary import table
+
+if TYPE_CHECKING:
+    from ovsw.export.pipeline import Report
 
 
 def _numbers(text: str) -> list[float]:
@@ -44,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("checkpoint", metavar="CKPT", help="a trainer's checkpoint or a bare state dict")
     p.add_argument("-o", "--output", metavar="OUT.bnn", required=True, help="the file to write")
-    p.add_argument("--arch", metavar="NAME", help=f"the network, if not as found: {', '.join(networks())}")
+    p.add_argument("--arch", metavar="NAME", help="the network, such as ResNet18_1w1a (default: as its keys tell)")
     p.add_argument("--input-size", metavar="N", type=_size, help="side of the square input, if not the usual one")
     p.add_argument("--mean", metavar="X", type=_numbers, nargs="+", help="of the pixels scaled to 0..1, per channel")
     p.add_argument("--std", metavar="X", type=_numbers, nargs="+", help="likewise")
@@ -72,6 +74,10 @@ def parser() -> argparse.ArgumentParser:
 @command("ovsw-export")
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
+    try:
+        from ovsw.export.pipeline import ExportOptions, export
+    except ModuleNotFoundError as e:
+        raise RuntimeError(f"{e.name} is needed to read checkpoints: pip install 'ovsw[export]'") from None
     options = ExportOptions(
         arch=args.arch,
         input_size=args.input_size,

@@ -36,40 +36,39 @@ std::unique_ptr<Engine> load(const py::bytes& file, int threads, const std::stri
   return std::make_unique<Engine>(make_plan(build_graph(parsed), table), threads);
 }
 
-// images: (n, h, w, c) uint8 or (n, c, h, w) float32; returns (n, outputs).
-template <typename Array>
-Values run(Engine& engine, const Array& images) {
+// Image number i of (n, h, w, c) uint8 pixels or (n, c, h, w) float32 values.
+Image image_at(const Pixels& images, std::size_t at) { return {images.data() + at, nullptr}; }
+Image image_at(const Values& images, std::size_t at) { return {nullptr, images.data() + at}; }
+
+// Elements per image, after a check that there are `n` images.
+std::size_t image_size(const Engine& engine, const py::array& images, std::size_t n) {
   const Value& in = engine.plan().input;
   const std::size_t size = in.pixels() * std::size_t(in.c);
-  const std::size_t n = images.ndim() > 0 ? std::size_t(images.shape(0)) : 0;
   check(std::size_t(images.size()) == n * size, "images hold ", images.size(), " elements, expected ", n, " times ",
         size);
+  return size;
+}
+
+// Returns (n, outputs).
+template <typename Array>
+Values run(Engine& engine, const Array& images) {
+  const std::size_t n = images.ndim() > 0 ? std::size_t(images.shape(0)) : 0;
+  const std::size_t size = image_size(engine, images, n);
   Values logits(std::vector<py::ssize_t>{py::ssize_t(n), py::ssize_t(engine.outputs())});
-  const auto* from = images.data();
   float* to = logits.mutable_data();
   const py::gil_scoped_release release;
-  for (std::size_t i = 0; i < n; ++i) {
-    Image image{};
-    if constexpr (std::is_same_v<Array, Pixels>) {
-      image.pixels = from + i * size;
-    } else {
-      image.values = from + i * size;
-    }
-    engine.run(image, to + i * engine.outputs());
-  }
+  for (std::size_t i = 0; i < n; ++i) engine.run(image_at(images, i * size), to + i * engine.outputs());
   return logits;
 }
 
 // Seconds of reading the input and of each step, one row per repetition.
-std::vector<std::vector<double>> time_steps(Engine& engine, const Values& image, int repeat) {
-  const Value& in = engine.plan().input;
-  check(std::size_t(image.size()) == in.pixels() * std::size_t(in.c), "image holds ", image.size(), " elements");
-  Image input{};
-  input.values = image.data();
+template <typename Array>
+std::vector<std::vector<double>> time_steps(Engine& engine, const Array& image, int repeat) {
+  image_size(engine, image, 1);
   std::vector<float> logits(engine.outputs());
   std::vector<std::vector<double>> seconds(static_cast<std::size_t>(repeat));
   const py::gil_scoped_release release;
-  for (std::vector<double>& row : seconds) engine.run(input, logits.data(), &row);
+  for (std::vector<double>& row : seconds) engine.run(image_at(image, 0), logits.data(), &row);
   return seconds;
 }
 
@@ -108,9 +107,10 @@ PYBIND11_MODULE(_core, m) {
   m.def("tables", &tables, "The kernel tables in this build, best first: (name, supported by this CPU).");
   py::class_<Engine>(m, "Engine")
       .def(py::init(&load), py::arg("file"), py::arg("threads"), py::arg("isa"))
-      .def("run_pixels", &run<Pixels>, py::arg("images").noconvert())
-      .def("run_values", &run<Values>, py::arg("images").noconvert())
-      .def("time_steps", &time_steps, py::arg("image").noconvert(), py::arg("repeat"))
+      .def("run", &run<Pixels>, py::arg("images").noconvert())
+      .def("run", &run<Values>, py::arg("images").noconvert())
+      .def("time_steps", &time_steps<Pixels>, py::arg("image").noconvert(), py::arg("repeat"))
+      .def("time_steps", &time_steps<Values>, py::arg("image").noconvert(), py::arg("repeat"))
       .def("steps", &steps)
       .def_property_readonly("isa", [](const Engine& e) { return e.plan().table->name; })
       .def_property_readonly("threads", &Engine::threads)

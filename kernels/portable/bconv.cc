@@ -37,28 +37,36 @@ Layout layout(const Shape& s) {
   return l;
 }
 
-// Adds one tap's words to a zeroed patch (or row of weights).
-OVSW_INLINE void put_tap(const Layout& l, int in_c, int tap, const std::uint64_t* words, std::uint64_t* patch) {
-  if (l.taps_per_word > 1) {
-    patch[tap / l.taps_per_word] |= words[0] << (tap % l.taps_per_word * in_c);
-  } else {
-    std::memcpy(patch + std::int64_t(tap) * l.tap_words, words, std::size_t(l.tap_words) * sizeof(std::uint64_t));
-  }
-}
-
+// The patch under output pixel (oy, ox). Taps that fill whole words lie side by side in the image as in the patch, so
+// a kernel row is one copy; its ends outside the image, or all of it, are zero.
 OVSW_INLINE void gather(const Shape& s, const Layout& l, const std::uint64_t* in, int oy, int ox,
                         std::uint64_t* patch) {
-  std::memset(patch, 0, std::size_t(l.words) * sizeof(std::uint64_t));
   const int y0 = oy * s.stride_h - s.pad_h;
   const int x0 = ox * s.stride_w - s.pad_w;
-  for (int ky = 0; ky < s.kernel_h; ++ky) {
-    const int y = y0 + ky;
-    if (y < 0 || y >= s.in_h) continue;
-    for (int kx = 0; kx < s.kernel_w; ++kx) {
-      const int x = x0 + kx;
-      if (x < 0 || x >= s.in_w) continue;
-      put_tap(l, s.in_c, ky * s.kernel_w + kx, in + (std::int64_t(y) * s.in_w + x) * l.tap_words, patch);
+  const int kx0 = x0 < 0 ? -x0 : 0;  // taps [kx0, kx1) of a row lie inside
+  const int kx1 = x0 + s.kernel_w > s.in_w ? s.in_w - x0 : s.kernel_w;
+  if (l.taps_per_word > 1) {
+    for (int i = 0; i < l.words; ++i) patch[i] = 0;
+    for (int ky = 0; ky < s.kernel_h; ++ky) {
+      const int y = y0 + ky;
+      if (y < 0 || y >= s.in_h) continue;
+      const std::uint64_t* row = in + std::int64_t(y) * s.in_w + x0;
+      for (int kx = kx0; kx < kx1; ++kx) {
+        const int tap = ky * s.kernel_w + kx;
+        patch[tap / l.taps_per_word] |= row[kx] << (tap % l.taps_per_word * s.in_c);
+      }
     }
+    return;
+  }
+  for (int ky = 0; ky < s.kernel_h; ++ky, patch += std::int64_t(s.kernel_w) * l.tap_words) {
+    const int y = y0 + ky;
+    const bool inside = y >= 0 && y < s.in_h && kx0 < kx1;
+    const int first = inside ? kx0 * l.tap_words : s.kernel_w * l.tap_words;
+    const int last = inside ? kx1 * l.tap_words : s.kernel_w * l.tap_words;
+    const std::uint64_t* row = in + (std::int64_t(y) * s.in_w + x0) * l.tap_words;
+    for (int i = 0; i < first; ++i) patch[i] = 0;
+    for (int i = first; i < last; ++i) patch[i] = row[i];
+    for (int i = last; i < s.kernel_w * l.tap_words; ++i) patch[i] = 0;
   }
 }
 
@@ -75,6 +83,20 @@ OVSW_INLINE void dot(const std::uint64_t* patch, const std::uint64_t* panel, int
     }
   }
   for (int j = 0; j < lanes; ++j) acc[j] = base[j] - 2 * std::int32_t(count[j]);
+}
+
+// One panel for all patches of a block.
+OVSW_INLINE void dot_block(const std::uint64_t* patches, const std::uint64_t* panel, int words,
+                           const std::int32_t* const* base, int c, int lanes, int pixels, std::int32_t* acc,
+                           int out_c) {
+  for (int p = 0; p < pixels; ++p) {
+    const std::uint64_t* patch = patches + std::int64_t(p) * words;
+    if (lanes == kLanes) {
+      dot(patch, panel, words, base[p] + c, kLanes, acc + p * out_c + c);
+    } else {
+      dot(patch, panel, words, base[p] + c, lanes, acc + p * out_c + c);
+    }
+  }
 }
 
 }  // namespace
@@ -127,8 +149,10 @@ void bconv(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* s
       const int c = i * kLanes;
       const int lanes = s.out_c - c < kLanes ? s.out_c - c : kLanes;
       const std::uint64_t* panel = weights + std::int64_t(i) * l.words * kLanes;
-      for (int p = 0; p < pixels; ++p) {
-        dot(patches + std::int64_t(p) * l.words, panel, l.words, base[p] + c, lanes, acc + p * s.out_c + c);
+      if (l.words == 9) {  // 3x3 over 64 channels: short enough for the loop to matter
+        dot_block(patches, panel, 9, base, c, lanes, pixels, acc, s.out_c);
+      } else {
+        dot_block(patches, panel, l.words, base, c, lanes, pixels, acc, s.out_c);
       }
     }
     for (int p = 0; p < pixels; ++p) finish_pixel(args.epilogue, acc + p * s.out_c, first + p, s.out_c);

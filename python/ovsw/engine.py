@@ -85,7 +85,7 @@ class Engine:
         normalised. A batch is a list of these, or an array with one more dimension in front.
         """
         batch, single = self._batch(image)
-        logits = self._core.run_pixels(batch) if batch.dtype == np.uint8 else self._core.run_values(batch)
+        logits = self._core.run(batch)
         return logits[0] if single else logits
 
     def classify(self, image: ImageLike, k: int = 5) -> Any:
@@ -101,10 +101,7 @@ class Engine:
         if repeat < 1:
             raise ValueError(f"repeat is {repeat}, expected at least 1")
         batch, _ = self._batch(image)
-        values = batch[:1]
-        if values.dtype == np.uint8:
-            values = np.ascontiguousarray(values.transpose(0, 3, 1, 2), np.float32) / np.float32(255)
-        seconds = np.asarray(self._core.time_steps(values, repeat + 1))[1:]  # the first one warms up
+        seconds = np.asarray(self._core.time_steps(batch[:1], repeat + 1))[1:]  # the first one warms up
         medians = np.median(seconds, axis=0)
         steps: list[dict[str, Any]] = [
             {"name": "input", "op": "input", "input": self.input_shape, "output": self.input_shape, "macs": 0.0},

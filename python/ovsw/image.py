@@ -18,15 +18,19 @@ def load_pixels(source: ImageSource, channels: int, resize: int, crop: tuple[int
     The steps are those of the usual evaluation pipeline: EXIF orientation, conversion to RGB (or grey, for a network
     of one channel; an alpha channel is dropped), bilinear resize with antialiasing, centre crop.
     """
-    image = source if isinstance(source, Image.Image) else _open(source)
-    name = "the image" if isinstance(source, Image.Image) else str(source)
+    if isinstance(source, Image.Image):
+        return _prepare(source, "the image", channels, resize, crop)
+    with _open(source) as image:
+        return _prepare(image, str(source), channels, resize, crop)
+
+
+def _prepare(image: Image.Image, name: str, channels: int, resize: int, crop: tuple[int, int]) -> np.ndarray:
     try:
         image = _convert(ImageOps.exif_transpose(image), channels)
         image = _centre_crop(_resize(image, resize), crop)
     except (OSError, SyntaxError, Image.DecompressionBombError) as e:
         raise ValueError(f"{name}: cannot be decoded ({e})") from None
-    pixels = np.asarray(image, np.uint8)
-    return pixels.reshape(*crop, channels)
+    return np.asarray(image, np.uint8).reshape(*crop, channels)
 
 
 def _open(path: str | os.PathLike[str]) -> Image.Image:
