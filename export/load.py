@@ -10,6 +10,7 @@ import argparse
 import math
 import pickle
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ def _read(path: Path) -> Any:
         with torch.serialization.safe_globals(_plain_data()):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as e:
-        unsafe = re.search(r"GLOBAL (\S+)|Unsupported (?:class|global|operand) (\S+)", str(e))
+        unsafe = re.search(r"GLOBAL (\S+)|unrecognized function (\S+)|unsafe class (\S+)", str(e))
         if unsafe:
             name = next(group for group in unsafe.groups() if group)
             raise ExportError(
@@ -95,12 +96,6 @@ def _state_dict(path: Path, checkpoint: Any) -> dict[str, Tensor]:
     return {k: v.float() if v.is_floating_point() else v for k, v in state.items() if not k.endswith(_TRAINING_ONLY)}
 
 
-def _expected(spec: NetworkSpec, num_classes: int, input_size: int) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
-        model = create(spec.name, num_classes, input_size=input_size)
-    return {k: tuple(v.shape) for k, v in model.state_dict().items()}
-
-
 def _classes(spec: NetworkSpec, state: dict[str, Tensor]) -> int:
     weight = state.get(f"{spec.classifier}.weight")
     return spec.num_classes if weight is None or weight.ndim < 2 else weight.shape[0]
@@ -118,11 +113,13 @@ def _input_size(spec: NetworkSpec, state: dict[str, Tensor]) -> int:
 
 def _problems(spec: NetworkSpec, state: dict[str, Tensor], input_size: int) -> list[str]:
     """Every key that is missing, unknown or of the wrong shape."""
-    expected = _expected(spec, _classes(spec, state), input_size)
-    scales = {k[: -len("weight")] + _SCALE[1:]: v[0] for k, v in expected.items() if k.endswith(".weight")}
+    with torch.device("meta"):
+        model = create(spec.name, _classes(spec, state), input_size=input_size)
+    expected = {k: tuple(v.shape) for k, v in model.state_dict().items()}
+    scales = {name + _SCALE: m.out_channels for name, m in model.named_modules() if isinstance(m, BinaryConv2d)}
     problems = [f"missing: {k} {_dims(v)}" for k, v in expected.items() if k not in state and not k.endswith(_OPTIONAL)]
     for key, value in state.items():
-        if key.endswith(_SCALE) and key in scales:
+        if key in scales:
             if value.numel() != scales[key]:
                 problems.append(f"wrong shape: {key} is {_dims(value.shape)}, expected ({scales[key]})")
         elif key not in expected:
@@ -154,7 +151,9 @@ def _fill(path: Path, spec: NetworkSpec, state: dict[str, Tensor], input_size: i
     size = input_size or _input_size(spec, state)
     problems = _problems(spec, state, size)
     if problems:
-        raise ExportError(f"{path}: does not fit {spec.name} at input size {size}:", problems)
+        kinds = Counter(problem.split(":")[0] for problem in problems)
+        counts = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
+        raise ExportError(f"{path}: does not fit {spec.name} at input size {size}, keys {counts}:", problems)
     num_classes = _classes(spec, state)
     model = create(spec.name, num_classes, input_size=size)
     learned = False

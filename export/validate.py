@@ -13,6 +13,8 @@ def validate(graph: ir.Graph, zero_weights: str = "refuse") -> list[str]:
     problems = [p for node in graph.nodes for p in _problems(node, users[node], zero_weights)]
     if sum(isinstance(node, ir.Input) for node in graph.nodes) != 1:
         problems.append("the output must depend on exactly one input")
+    if isinstance(graph.output, ir.Input):
+        problems.append("the network returns its input")
     if problems:
         raise ExportError(f"the network cannot be exported, {len(problems)} problem(s):", problems)
     return [w for node in graph.nodes for w in _warnings(node, users[node])]

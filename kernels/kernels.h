@@ -68,8 +68,10 @@ struct KernelTable {
   std::size_t (*conv_packed_bytes)(const Shape&);
   void (*conv_pack)(const Shape&, const float* weights, void* packed);
 
-  // Bytes that any of the kernels needs per thread for this shape, at a 64-byte aligned address.
-  std::size_t (*scratch_bytes)(const Shape&);
+  // Bytes per thread that a kernel needs as scratch, at a 64-byte aligned address; `map` is for those without weights.
+  std::size_t (*bconv_scratch_bytes)(const Shape&);
+  std::size_t (*conv_scratch_bytes)(const Shape&);
+  std::size_t (*map_scratch_bytes)(const Shape&);
 };
 
 // The tables that were built, best first; `count` receives their number.

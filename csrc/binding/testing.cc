@@ -91,13 +91,16 @@ py::tuple run_kernel(const std::string& isa, const std::string& op, const py::ar
 
   Buffer packed;
   BorderTable border;
+  std::size_t scratch_bytes = table.map_scratch_bytes(s);
   if (op == "bconv") {
+    scratch_bytes = table.bconv_scratch_bytes(s);
     const auto* w = static_cast<const std::uint64_t*>(weight->data());
     packed = Buffer(table.bconv_packed_bytes(s));
     table.bconv_pack(s, w, packed.data());
     border = make_border(s, w);
     args.border = border.view();
   } else if (op == "conv") {
+    scratch_bytes = table.conv_scratch_bytes(s);
     packed = Buffer(table.conv_packed_bytes(s));
     table.conv_pack(s, static_cast<const float*>(weight->data()), packed.data());
   }
@@ -121,7 +124,7 @@ py::tuple run_kernel(const std::string& isa, const std::string& op, const py::ar
   if (want_map) ep.out = reinterpret_cast<float*>(map.data());
   if (want_bits) ep.bits = reinterpret_cast<std::uint64_t*>(bits.data());
 
-  const Guarded scratch(table.scratch_bytes(s));
+  const Guarded scratch(scratch_bytes);
   const KernelFn fn = find_kernel(table, op);
   const std::int64_t total = std::int64_t(pixels), range = split > 0 ? split : total;
   for (std::int64_t begin = 0; begin < total; begin += range) {

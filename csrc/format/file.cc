@@ -13,7 +13,7 @@ constexpr unsigned char kMagic[8] = {0x89, 'B', 'N', 'N', '\r', '\n', 0x1A, '\n'
 constexpr std::uint16_t kMajor = 1;
 constexpr std::size_t kHeaderBytes = 64, kValueBytes = 16, kTensorBytes = 40, kOpBytes = 80;
 constexpr std::uint32_t kMaxCount = 16384, kMaxDim = 1u << 20;
-constexpr std::uint32_t kMaxStrings = 1u << 22, kMaxMetadata = 1u << 24;
+constexpr std::uint32_t kMaxStrings = 1u << 22, kMaxMetadata = 1u << 24, kMaxName = 255;
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the loader copies little-endian fields as they are"
@@ -108,6 +108,24 @@ TensorView parse_tensor(std::size_t i, const std::byte* at, const std::byte* fil
   return t;
 }
 
+// Whether a name can be shown as it is: UTF-8 without control characters.
+bool is_printable(const std::string& name) {
+  constexpr std::uint32_t kSmallest[] = {0, 0x80, 0x800, 0x10000};  // by number of following bytes
+  for (std::size_t i = 0; i < name.size();) {
+    const auto lead = static_cast<unsigned char>(name[i++]);
+    if (lead < 0x20 || lead == 0x7F || (lead >= 0x80 && lead < 0xC0) || lead >= 0xF8) return false;
+    const int following = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : lead >= 0xC0 ? 1 : 0;
+    std::uint32_t code = following ? lead & (0x3Fu >> following) : lead;
+    for (int k = 0; k < following; ++k) {
+      if (i == name.size() || (static_cast<unsigned char>(name[i]) & 0xC0) != 0x80) return false;
+      code = code << 6 | (static_cast<unsigned char>(name[i++]) & 0x3F);
+    }
+    const bool surrogate = code >= 0xD800 && code < 0xE000;
+    if (code < kSmallest[following] || surrogate || code > 0x10FFFF) return false;
+  }
+  return true;
+}
+
 OpRecord parse_op(std::size_t i, const std::byte* at, const std::string& strings, std::uint32_t values,
                   std::uint32_t tensors) {
   Fields f(at);
@@ -118,7 +136,9 @@ OpRecord parse_op(std::size_t i, const std::byte* at, const std::string& strings
   const auto name_size = f.take<std::uint32_t>();
   check(name_at <= strings.size() && name_size <= strings.size() - name_at, "op ", i,
         ": name lies outside the strings");
+  check(name_size <= kMaxName, "op ", i, ": name has ", name_size, " bytes, allowed are ", kMaxName);
   op.name = strings.substr(name_at, name_size);
+  check(is_printable(op.name), "op ", i, ": name is not printable UTF-8");
 
   const auto ref = [&](const char* what, std::uint32_t count) {
     const auto index = f.take<std::uint32_t>();

@@ -1,5 +1,6 @@
 #include "csrc/graph/graph.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "csrc/base/error.h"
@@ -10,6 +11,7 @@ namespace {
 // Largest map, in elements: 2^27 floats are 512 MiB.
 constexpr std::size_t kMaxElements = std::size_t(1) << 27;
 constexpr int kMaxKernel = 255;
+constexpr int kMaxInputChannels = 1024;
 
 std::string dims(const Value& v) { return text(v.c, "x", v.h, "x", v.w); }
 
@@ -74,7 +76,16 @@ class OpBuilder {
       for (std::uint32_t d : shape) should += text(should.empty() ? "" : "x", d);
       require(false, what, " (tensor ", ref, ") has shape ", is, ", expected ", should);
     }
+    if (dtype == Dtype::kF32) require_finite<float>(t, ref, what);
+    if (dtype == Dtype::kF64) require_finite<double>(t, ref, what);
     return t.data;
+  }
+
+  template <typename T>
+  void require_finite(const TensorView& t, std::uint32_t ref, const char* what) const {
+    const auto* data = reinterpret_cast<const T*>(t.data);
+    const bool finite = std::all_of(data, data + t.bytes / sizeof(T), [](T x) { return std::isfinite(x); });
+    require(finite, what, " (tensor ", ref, ") holds NaN or infinity");
   }
 
   // The number of output channels is the first dimension of the weights.
@@ -98,6 +109,8 @@ class OpBuilder {
     const bool weighted = op_.kind == OpKind::kBconv || op_.kind == OpKind::kConv || op_.kind == OpKind::kLinear;
     if (weighted) {
       s.out_c = out_channels();
+      // Sizes of patches, dots and the border correction are int32.
+      require(double(s.in_c) * s.kernel_h * s.kernel_w < 1e9, "has too many inputs per output");
     } else {
       require(r_.weight == kAbsent, "has a weight, which ", op_name(op_.kind), " does not take");
     }
@@ -110,8 +123,6 @@ class OpBuilder {
       case OpKind::kBconv:
         op_.weight_bits = reinterpret_cast<const std::uint64_t*>(
             tensor(r_.weight, "weight", Dtype::kBits, {u(s.out_c), r_.kernel_h, r_.kernel_w, u(s.in_c)}));
-        // Dots and the border correction are int32.
-        require(double(s.in_c) * s.kernel_h * s.kernel_w < 1e9, "has too many inputs per output");
         break;
       case OpKind::kConv:
         op_.weight = reinterpret_cast<const float*>(
@@ -203,6 +214,21 @@ std::vector<float> channel_tensor(const File& file, std::uint32_t ref, const cha
   return {data, data + channels};
 }
 
+// Every tensor has one user: what is loaded is then never larger than the file by more than a constant.
+void check_tensor_uses(const File& file) {
+  std::vector<std::uint32_t> uses(file.tensors.size(), 0);
+  ++uses[file.mean];
+  ++uses[file.std];
+  for (const OpRecord& op : file.ops) {
+    for (std::uint32_t ref : {op.weight, op.scale, op.offset, op.slope}) {
+      if (ref != kAbsent) ++uses[ref];
+    }
+  }
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    check(uses[i] == 1, "tensor ", i, ": is referred to ", uses[i], " times, expected once");
+  }
+}
+
 }  // namespace
 
 const char* op_name(OpKind kind) {
@@ -227,6 +253,8 @@ Graph build_graph(const File& file) {
     graph.values.push_back({r.kind == 1, int(r.c), int(r.h), int(r.w)});
   }
   check(!graph.values[0].bits, "value 0 (the input) must be a map");
+  check(graph.values[0].c <= kMaxInputChannels, "value 0 (the input) has ", graph.values[0].c,
+        " channels, allowed are ", kMaxInputChannels);
   std::vector<bool> written(graph.values.size(), false);
   written[0] = true;
   for (std::size_t i = 0; i < file.ops.size(); ++i) graph.ops.push_back(OpBuilder(file, graph, i, &written).build());
@@ -236,6 +264,7 @@ Graph build_graph(const File& file) {
   graph.mean = channel_tensor(file, file.mean, "header field mean", graph.values[0].c);
   graph.std = channel_tensor(file, file.std, "header field std", graph.values[0].c);
   for (float s : graph.std) check(std::isfinite(s) && s > 0, "header field std holds ", s, ", which is not positive");
+  check_tensor_uses(file);
   for (float m : graph.mean) check(std::isfinite(m), "header field mean holds ", m);
   return graph;
 }

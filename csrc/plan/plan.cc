@@ -58,7 +58,6 @@ class Planner {
     ep.scale = copy(op.scale, channels);
     ep.offset = copy(op.offset, channels);
     ep.slope = copy(op.slope, channels);
-    plan_->scratch_bytes = std::max(plan_->scratch_bytes, table_.scratch_bytes(op.shape));
     plan_->steps.push_back(std::move(step));
   }
 
@@ -66,6 +65,7 @@ class Planner {
     switch (op.kind) {
       case OpKind::kBconv:
         step->kernel = table_.bconv;
+        need_scratch(table_.bconv_scratch_bytes(op.shape));
         table_.bconv_pack(op.shape, op.weight_bits, keep(table_.bconv_packed_bytes(op.shape), &step->args.weights));
         plan_->borders.push_back(make_border(op.shape, op.weight_bits));
         step->args.border = plan_->borders.back().view();
@@ -73,22 +73,29 @@ class Planner {
       case OpKind::kConv:
       case OpKind::kLinear:
         step->kernel = table_.conv;
+        need_scratch(table_.conv_scratch_bytes(op.shape));
         table_.conv_pack(op.shape, op.weight, keep(table_.conv_packed_bytes(op.shape), &step->args.weights));
         break;
       case OpKind::kMaxpool:
         step->kernel = table_.maxpool;
+        need_scratch(table_.map_scratch_bytes(op.shape));
         break;
       case OpKind::kAvgpool:
         step->kernel = table_.avgpool;
+        need_scratch(table_.map_scratch_bytes(op.shape));
         break;
       case OpKind::kChannelPad:
         step->kernel = table_.channel_pad;
+        need_scratch(table_.map_scratch_bytes(op.shape));
         break;
       case OpKind::kEltwise:
         step->kernel = table_.eltwise;
+        need_scratch(table_.map_scratch_bytes(op.shape));
         break;
     }
   }
+
+  void need_scratch(std::size_t bytes) { plan_->scratch_bytes = std::max(plan_->scratch_bytes, bytes); }
 
   void* keep(std::size_t bytes, const void** address) {
     plan_->weights.emplace_back(bytes);

@@ -50,10 +50,10 @@ OVSW_INLINE void gather(const Shape& s, const Layout& l, const std::uint64_t* in
     for (int ky = 0; ky < s.kernel_h; ++ky) {
       const int y = y0 + ky;
       if (y < 0 || y >= s.in_h) continue;
-      const std::uint64_t* row = in + std::int64_t(y) * s.in_w + x0;
+      const std::int64_t row = std::int64_t(y) * s.in_w + x0;
       for (int kx = kx0; kx < kx1; ++kx) {
         const int tap = ky * s.kernel_w + kx;
-        patch[tap / l.taps_per_word] |= row[kx] << (tap % l.taps_per_word * s.in_c);
+        patch[tap / l.taps_per_word] |= in[row + kx] << (tap % l.taps_per_word * s.in_c);
       }
     }
     return;
@@ -63,9 +63,9 @@ OVSW_INLINE void gather(const Shape& s, const Layout& l, const std::uint64_t* in
     const bool inside = y >= 0 && y < s.in_h && kx0 < kx1;
     const int first = inside ? kx0 * l.tap_words : s.kernel_w * l.tap_words;
     const int last = inside ? kx1 * l.tap_words : s.kernel_w * l.tap_words;
-    const std::uint64_t* row = in + (std::int64_t(y) * s.in_w + x0) * l.tap_words;
+    const std::int64_t row = (std::int64_t(y) * s.in_w + x0) * l.tap_words;
     for (int i = 0; i < first; ++i) patch[i] = 0;
-    for (int i = first; i < last; ++i) patch[i] = row[i];
+    for (int i = first; i < last; ++i) patch[i] = in[row + i];
     for (int i = last; i < s.kernel_w * l.tap_words; ++i) patch[i] = 0;
   }
 }

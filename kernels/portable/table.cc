@@ -25,13 +25,6 @@ bool supported() {
 #endif
 }
 
-std::size_t scratch_bytes(const Shape& s) {
-  const std::size_t sizes[] = {bconv_scratch_bytes(s), conv_scratch_bytes(s), map_scratch_bytes(s)};
-  std::size_t most = 0;
-  for (std::size_t size : sizes) most = size > most ? size : most;
-  return most;
-}
-
 }  // namespace
 
 const KernelTable kTable = {
@@ -47,7 +40,9 @@ const KernelTable kTable = {
     bconv_pack,
     conv_packed_bytes,
     conv_pack,
-    scratch_bytes,
+    bconv_scratch_bytes,
+    conv_scratch_bytes,
+    map_scratch_bytes,
 };
 
 }  // namespace ovsw::OVSW_PORTABLE

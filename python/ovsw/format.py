@@ -31,6 +31,7 @@ OP = struct.Struct("<HH10I2f8H3I")
 MAX_COUNT = 16_384  # values, tensors, ops
 MAX_STRINGS = 1 << 22
 MAX_METADATA = 1 << 24
+MAX_NAME = 255
 MAX_DIM = 1 << 20
 
 NUMERICS = {"float": 0}
@@ -163,7 +164,7 @@ def _ref(index: int | None) -> int:
 
 
 def to_bytes(model: Model) -> bytes:
-    """Serialises a model; the result is a valid file of version MAJOR.MINOR."""
+    """Serialises a model as a file of version MAJOR.MINOR; what the model says of itself is not checked."""
     strings = bytearray()
     op_records = bytearray()
     for op in model.ops:
@@ -183,7 +184,7 @@ def to_bytes(model: Model) -> bytes:
             *(0, 0, 0),
         )
         strings += name
-    metadata = json.dumps(model.metadata, ensure_ascii=False, separators=(",", ":")).encode()
+    metadata = json.dumps(model.metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     values = b"".join(VALUE.pack(VALUE_KINDS[v.kind], *v.shape) for v in model.values)
 
     tables = HEADER.size + len(values) + TENSOR.size * len(model.tensors) + len(op_records)
@@ -303,15 +304,27 @@ def from_bytes(data: bytes) -> Model:
     ops = [_op(i, strings, n_values, n_tensors, OP.unpack_from(data, at_ops + OP.size * i)) for i in range(n_ops)]
     try:
         metadata = json.loads(data[at_metadata : at_metadata + metadata_size].decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise FormatError("metadata is not JSON text in UTF-8") from None
     if not isinstance(metadata, dict):
         raise FormatError("metadata is not a JSON object")
     for what, index, n in (("output", output, n_values), ("mean", mean, n_tensors), ("std", std, n_tensors)):
         if index >= n:
             raise FormatError(f"header field {what} is {index}, there are {n}")
+    _check_tensor_uses(ops, mean, std, n_tensors)
     numerics_name = _name(NUMERICS, numerics, "numerics")
     return Model(values, tensors, ops, output, mean, std, numerics_name, metadata, (major, minor))
+
+
+def _check_tensor_uses(ops: list[Op], mean: int, std: int, n_tensors: int) -> None:
+    """Every tensor has one user: what is loaded is then never larger than the file by more than a constant."""
+    uses = [0] * n_tensors
+    for index in (mean, std, *(ref for op in ops for ref in (op.weight, op.scale, op.offset, op.slope))):
+        if index is not None:
+            uses[index] += 1
+    for i, n in enumerate(uses):
+        if n != 1:
+            raise FormatError(f"tensor {i}: is referred to {n} times, expected once")
 
 
 def _name(codes: dict[str, int], code: int, what: str) -> str:
@@ -356,10 +369,14 @@ def _op(i: int, strings: bytes, n_values: int, n_tensors: int, record: tuple[Any
     refs, clamp, geometry, reserved = rest[:8], rest[8:10], rest[10:18], rest[18:]
     if name_at + name_len > len(strings):
         raise FormatError(f"op {i}: name lies outside the strings")
+    if name_len > MAX_NAME:
+        raise FormatError(f"op {i}: name has {name_len} bytes, allowed are {MAX_NAME}")
     try:
         name = strings[name_at : name_at + name_len].decode()
     except UnicodeDecodeError:
-        raise FormatError(f"op {i}: name is not UTF-8") from None
+        raise FormatError(f"op {i}: name is not printable UTF-8") from None
+    if any(ord(c) < 0x20 or ord(c) == 0x7F for c in name):
+        raise FormatError(f"op {i}: name is not printable UTF-8")
     label = f"op {i} '{name}'"
     kinds = ("input", "residual", "out", "bits", "weight", "scale", "offset", "slope")
     found: dict[str, int | None] = {}
