@@ -7,6 +7,7 @@ large and take as long; only their answers mean nothing.
 from __future__ import annotations
 
 import numpy as np
+
 from ovsw import format as bnn
 from ovsw._version import __version__
 from ovsw.labels import load_labels

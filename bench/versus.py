@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+
 from ovsw import Engine, _core
 from ovsw import format as bnn
 from ovsw.bench.random_nets import BLOCKS, random_resnet
@@ -47,6 +48,7 @@ def interleaved(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str
 
 def _float_call(network: str, threads: int, values: np.ndarray) -> Callable[[], object]:
     import onnxruntime
+
     from ovsw.bench.float_nets import float_resnet
 
     options = onnxruntime.SessionOptions()

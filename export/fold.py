@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+
 from ovsw.export import ir
 
 _CORES = (ir.Dot, ir.Conv, ir.Linear, ir.MaxPool, ir.AvgPool, ir.ChannelPad)

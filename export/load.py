@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+
 from ovsw.export.errors import ExportError
 from ovsw.nn import BinaryConv2d, NetworkSpec, create, network, networks
-from torch import Tensor, nn
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.")  # DataParallel, torch.compile

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from ovsw import format as bnn
 from ovsw.export import ir
 from ovsw.export.fold import Fused

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from ovsw.export import ir
-from ovsw.export.errors import ExportError
-from ovsw.nn import BinaryConv2d
 from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional as F
+
+from ovsw.export import ir
+from ovsw.export.errors import ExportError
+from ovsw.nn import BinaryConv2d
 
 
 class _Tracer(fx.Tracer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
 

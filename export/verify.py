@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
+
 from ovsw.engine import Engine
 from ovsw.export import ir
 from ovsw.export.errors import VerifyError
-from torch import nn
 
 TOLERANCE = 1e-4  # of the largest logit, or of 1
 

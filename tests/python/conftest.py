@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from ovsw import _core
 
 ROOT = Path(__file__).parents[2]

@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import ovsw
 import pytest
-from conftest import ROOT
+
+import ovsw
 from ovsw import Engine, info, run
 from ovsw import format as bnn
 from ovsw.bench import demo
 from ovsw.bench.random_nets import random_resnet
+
+from conftest import ROOT
 
 PHOTO = str(ROOT / "bench" / "data" / "cat.jpg")
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TABLES
+from PIL import Image
+
 from ovsw import Engine, _core
 from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
-from PIL import Image
+
+from conftest import TABLES
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,11 @@ from typing import Any, Union
 
 import numpy as np
 import pytest
-from conftest import DATA, ROOT, TABLES
+
 from ovsw import Engine, _core
 from ovsw import format as bnn
+
+from conftest import DATA, ROOT, TABLES
 
 DOC = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
 TINY = (DATA / "tiny.bnn").read_bytes()

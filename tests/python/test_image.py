@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from ovsw.image import load_pixels
 from PIL import Image
+
+from ovsw.image import load_pixels
+
+from conftest import ROOT
 
 PHOTO = ROOT / "bench" / "data" / "cat.jpg"  # 451 x 300
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from ovsw import _testing
 from ovsw.format import pack_bits, unpack_bits
 

@@ -7,9 +7,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import DATA, shared
-from ovsw.nn import BinaryConv2d, create, network, networks, sign
 from torch import nn
+
+from ovsw.nn import BinaryConv2d, create, network, networks, sign
+
+from conftest import DATA, shared
 
 ALL = ["ResNet18_1w1a", "ResNet34_1w1a", "cResNet18_1w1a", "cResNet20_1w1a", "VGGSmall_1w1a"]
 

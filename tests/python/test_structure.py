@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ovsw
 import pytest
-from conftest import ROOT
+
+import ovsw
 from ovsw import _core
+
+from conftest import ROOT
 
 
 def levels() -> dict[str, set[str]]:
