@@ -34,8 +34,8 @@ def _count(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= 4096:
-        raise argparse.ArgumentTypeError(f"not a size between 1 and 4096: '{text}'")
+    if not text.isdigit() or not 8 <= int(text) <= 4096:
+        raise argparse.ArgumentTypeError(f"not a size between 8 and 4096: '{text}'")
     return int(text)
 
 

@@ -61,15 +61,13 @@ class _Rewriter:
             dot = ir.Dot(node.name, [self.sign(inputs[0])], node.shape, *geometry, positive=node.weight >= 0)
             return ir.Affine(node.name, [dot], node.shape, node.scale, np.zeros_like(node.scale))
         if isinstance(node, ir.Norm):
-            scale = node.gamma / np.sqrt(node.var + node.eps)
-            return _affine(node.name, inputs[0], scale, node.beta - scale * node.mean)
+            scale = node.weight / np.sqrt(node.running_var + node.eps)
+            return _affine(node.name, inputs[0], scale, node.bias - scale * node.running_mean)
         if isinstance(node, ir.Linear):
             linear = replace(node, inputs=inputs, weight=_weight_hwc(node, inputs[0]), bias=None)
             return _biased(linear if not isinstance(inputs[0], ir.Flatten) else _unflattened(linear), node.bias)
         if isinstance(node, ir.Conv):
             return _biased(replace(node, inputs=inputs, bias=None), node.bias)
-        if isinstance(node, ir.Flatten) and inputs[0].shape == node.shape:
-            return inputs[0]
         if isinstance(node, ir.MaxPool) and self.is_private(node.inputs[0]):
             return _pool_before_affine(replace(node, inputs=inputs))
         return replace(node, inputs=inputs)

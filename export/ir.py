@@ -94,16 +94,16 @@ class BinaryConv(Window):
 class Norm(Node):
     """Batch norm in eval mode."""
 
-    gamma: np.ndarray
-    beta: np.ndarray
-    mean: np.ndarray
-    var: np.ndarray
+    weight: np.ndarray
+    bias: np.ndarray
+    running_mean: np.ndarray
+    running_var: np.ndarray
     eps: float
 
 
 @dataclass(eq=False)
 class Flatten(Node):
-    pass
+    """A map of more than one pixel as a vector."""
 
 
 @dataclass(eq=False)

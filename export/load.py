@@ -10,10 +10,11 @@ import argparse
 import math
 import pickle
 import re
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PosixPath
 from typing import Any
 
 import numpy as np
@@ -58,26 +59,27 @@ def _read(path: Path) -> Any:
     if not path.is_file():
         raise ExportError(f"{path}: not a file")
     try:
-        with torch.serialization.safe_globals(_plain_data()):
+        with torch.serialization.safe_globals(_plain_data()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as e:
+    except Exception as e:  # a damaged file can raise almost anything
         unsafe = re.search(r"GLOBAL (\S+)|unrecognized function (\S+)|unsafe class (\S+)", str(e))
-        if unsafe:
+        if isinstance(e, pickle.UnpicklingError) and unsafe:
             name = next(group for group in unsafe.groups() if group)
             raise ExportError(
                 f"{path}: refused, it holds '{name}', which could execute code; save a state_dict"
             ) from None
-        raise ExportError(f"{path}: not a PyTorch checkpoint") from None
-    except (RuntimeError, EOFError, KeyError, ValueError, OSError, AttributeError, TypeError, IndexError) as e:
-        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise ExportError(f"{path}: not a readable PyTorch checkpoint ({reason})") from None
+        kind = "a TorchScript archive, not a checkpoint" if "TorchScript" in str(e) else "not a PyTorch checkpoint"
+        raise ExportError(f"{path}: {kind}, or damaged") from None
 
 
 def _plain_data() -> list[Any]:
-    """Types that trainers put beside the weights and that hold data only: numpy scalars, argparse results."""
-    multiarray = getattr(np, "_core", None) or np.core
-    dtypes = {type(np.dtype(t)) for t in (np.float64, np.float32, np.int64, np.int32)}
-    return [argparse.Namespace, multiarray.multiarray.scalar, np.dtype, *dtypes]
+    """Types that trainers put beside the weights and that hold data only: numpy values, argparse results, paths."""
+    multiarray = (getattr(np, "_core", None) or np.core).multiarray
+    functions = [multiarray.scalar, multiarray._reconstruct]
+    aliases = [(f, f"numpy.{core}.multiarray.{f.__name__}") for f in functions for core in ("core", "_core")]
+    dtypes = {type(np.dtype(code)) for code in "?bBhHiIlLqQefdUS"}
+    return [argparse.Namespace, PosixPath, *aliases, np.ndarray, np.dtype, *dtypes]
 
 
 def _state_dict(path: Path, checkpoint: Any) -> dict[str, Tensor]:
@@ -91,6 +93,9 @@ def _state_dict(path: Path, checkpoint: Any) -> dict[str, Tensor]:
         raise ExportError(f"{path}: holds no state dict (a mapping of names to tensors)")
     if not all(isinstance(k, str) for k in state):
         raise ExportError(f"{path}: holds tensors under keys that are not strings")
+    odd = [k for k, v in state.items() if v.is_complex() or v.is_quantized or v.is_meta or v.layout != torch.strided]
+    if odd:
+        raise ExportError(f"{path}: holds complex, quantized, sparse or empty tensors:", odd)
     for prefix in _PREFIXES * 2:
         if all(k.startswith(prefix) for k in state):
             state = {k[len(prefix) :]: v for k, v in state.items()}
@@ -99,7 +104,7 @@ def _state_dict(path: Path, checkpoint: Any) -> dict[str, Tensor]:
 
 def _classes(spec: NetworkSpec, state: dict[str, Tensor]) -> int:
     weight = state.get(f"{spec.classifier}.weight")
-    return spec.num_classes if weight is None or weight.ndim < 2 else weight.shape[0]
+    return spec.num_classes if weight is None or weight.ndim < 2 else max(1, weight.shape[0])
 
 
 def _input_size(spec: NetworkSpec, state: dict[str, Tensor]) -> int:
@@ -119,6 +124,8 @@ def _problems(spec: NetworkSpec, state: dict[str, Tensor], input_size: int) -> l
     expected = {k: tuple(v.shape) for k, v in model.state_dict().items()}
     scales = {name + _SCALE: m.out_channels for name, m in model.named_modules() if isinstance(m, BinaryConv2d)}
     problems = [f"missing: {k} {_dims(v)}" for k, v in expected.items() if k not in state and not k.endswith(_OPTIONAL)]
+    if any(key in state for key in scales):  # learned in one layer, learned in all
+        problems += [f"missing: {key} ({n})" for key, n in scales.items() if key not in state]
     for key, value in state.items():
         if key in scales:
             if value.numel() != scales[key]:

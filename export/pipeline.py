@@ -11,6 +11,7 @@ from typing import Any
 
 from ovsw import format as bnn
 from ovsw._version import __version__
+from ovsw.engine import Engine
 from ovsw.export.errors import ExportError
 from ovsw.export.fold import fold
 from ovsw.export.load import Loaded, load
@@ -81,7 +82,11 @@ def export(
     model = pack(ops, shape, mean, std, _metadata(source, loaded, options))
     model.numerics = options.numerics
     data = bnn.to_bytes(model)
-    verification = verify(loaded.model, data, shape, options.verify) if options.verify else None
+    try:
+        engine = Engine(data)
+    except ValueError as e:
+        raise ExportError(f"{source}: the engine refuses the result: {e}") from None
+    verification = verify(loaded.model, engine, shape, options.verify) if options.verify else None
     write(data, target)
     return Report(
         output=str(target),
@@ -105,7 +110,7 @@ def _normalisation(loaded: Loaded, options: ExportOptions) -> tuple[Sequence[flo
     for what, values in (("mean", mean), ("std", std)):
         if len(values) != 3:
             raise ExportError(f"--{what} takes 3 numbers, one per channel, not {len(values)}")
-    if not all(0 < s < float("inf") for s in std) or not all(abs(m) < float("inf") for m in mean):
+    if not all(1e-30 < s < 1e30 for s in std) or not all(abs(m) < 1e30 for m in mean):
         raise ExportError("--mean takes finite numbers and --std positive ones, for pixels scaled to 0..1")
     return mean, std
 

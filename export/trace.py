@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional as F
 
 from ovsw.export import ir
@@ -27,6 +26,15 @@ class _Tracer(fx.Tracer):
         return isinstance(m, BinaryConv2d) or super().is_leaf_module(m, module_qualified_name)
 
 
+class _Shapes(fx.Interpreter):
+    """Runs the graph and notes the shape of every tensor."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        n.meta["shape"] = tuple(result.shape) if isinstance(result, torch.Tensor) else None
+        return result
+
+
 def trace(model: nn.Module, input_shape: ir.Shape) -> ir.Graph:
     """The graph of `model` in eval mode for one image of `input_shape`."""
     try:
@@ -35,7 +43,7 @@ def trace(model: nn.Module, input_shape: ir.Shape) -> ir.Graph:
         raise ExportError(f"{type(model).__name__} cannot be traced by torch.fx: {_line(e)}") from None
     try:
         with torch.no_grad():
-            ShapeProp(module).propagate(torch.zeros(1, *input_shape))
+            _Shapes(module).run(torch.zeros(1, *input_shape))
     except Exception as e:  # whatever the network's own code raises for an input it does not fit
         raise ExportError(f"{type(model).__name__} does not take an input of {input_shape}: {_line(e)}") from None
     return _Converter(module).convert()
@@ -65,10 +73,9 @@ class _Converter:
     @staticmethod
     def shape(node: fx.Node) -> ir.Shape | None:
         """Channels, height, width of a node's value; a vector is a map of one pixel. None if it is no tensor."""
-        meta = node.meta.get("tensor_meta")
-        if meta is None or not isinstance(getattr(meta, "shape", None), torch.Size):
+        if node.meta["shape"] is None:
             return None
-        c, h, w = (*meta.shape[1:], 1, 1, 1)[:3]
+        c, h, w = (*node.meta["shape"][1:], 1, 1, 1)[:3]
         return (c, h, w)
 
     def node(self, node: fx.Node, shape: ir.Shape) -> ir.Node:
@@ -76,10 +83,8 @@ class _Converter:
         sources = [self.made[n] for n in node.all_input_nodes if n in self.made]
         if node.op == "placeholder":
             return ir.Input(name, [], shape)
-        if len(node.meta["tensor_meta"].shape) not in (2, 4):
-            return ir.Unsupported(
-                name, sources, shape, f"gives a tensor of shape {tuple(node.meta['tensor_meta'].shape)}"
-            )
+        if len(node.meta["shape"]) not in (2, 4):
+            return ir.Unsupported(name, sources, shape, f"gives a tensor of shape {node.meta['shape']}")
         arguments: dict[str, Any] = {}
         target: Any = node.target
         if node.op == "call_module":
@@ -94,6 +99,8 @@ class _Converter:
             known, label = None, f"{node.op} '{node.target}'"
         if known is None:
             return ir.Unsupported(name, sources, shape, f"{label} is not supported")
+        if _is_in_place(node, target, arguments) and len(node.all_input_nodes[0].users) > 1:
+            return ir.Unsupported(name, sources, shape, f"{label} changes in place what is also read elsewhere")
         result = known(name, sources, shape, target if node.op == "call_module" else arguments)
         if isinstance(result, ir.Window) and _window_shape(result) != shape[1:]:
             return ir.Unsupported(name, sources, shape, f"{label}: its rounding of the output size is not supported")
@@ -101,9 +108,18 @@ class _Converter:
 
     def arguments(self, node: fx.Node) -> dict[str, Any]:
         """A call's arguments by name, as far as the signature is known; positional ones also as 0, 1, ..."""
-        normal = node.normalized_arguments(self.module, normalize_to_only_use_kwargs=True)
-        by_name = dict(normal.kwargs) if normal is not None else dict(node.kwargs)
+        try:
+            normal = node.normalized_arguments(self.module, normalize_to_only_use_kwargs=True)
+        except RuntimeError:  # several signatures fit
+            normal = None
+        by_name = dict(node.kwargs if normal is None else normal.kwargs)
         return {**{str(i): a for i, a in enumerate(node.args)}, **by_name}
+
+
+def _is_in_place(node: fx.Node, target: Any, arguments: dict[str, Any]) -> bool:
+    if node.op == "call_module":
+        return bool(getattr(target, "inplace", False))
+    return target is operator.iadd or str(target).endswith("_") or bool(arguments.get("inplace"))
 
 
 def _window_shape(node: ir.Window) -> tuple[int, int]:
@@ -134,6 +150,8 @@ def _conv_fault(m: nn.Conv2d) -> str | None:
         return f"dilation={m.dilation}"
     if m.padding_mode != "zeros" or isinstance(m.padding, str):
         return f"padding={m.padding!r} with padding_mode={m.padding_mode!r}"
+    if any(p >= k for p, k in zip(_pair(m.padding), _pair(m.kernel_size))):
+        return f"padding={m.padding} as large as its kernel {m.kernel_size}"
     return None
 
 
@@ -156,6 +174,8 @@ def _conv(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.Conv2d) -> ir
 
 
 def _linear(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.Linear) -> ir.Node:
+    if inputs[0].shape != (m.in_features, 1, 1):
+        return ir.Unsupported(name, inputs, shape, f"a Linear of a {inputs[0].shape} map is not supported, flatten it")
     return ir.Linear(name, inputs, shape, _f32(m.weight), None if m.bias is None else _f64(m.bias))
 
 
@@ -209,7 +229,8 @@ def _adaptive_pool(name: str, inputs: list[ir.Node], shape: ir.Shape, _: Any) ->
 
 
 def _add(name: str, inputs: list[ir.Node], shape: ir.Shape, a: dict[str, Any]) -> ir.Node:
-    twice = inputs * 2 if len(inputs) == 1 and a.get("0") is a.get("1") else inputs
+    left, right = a.get("0", a.get("input")), a.get("1", a.get("other"))
+    twice = inputs * 2 if isinstance(left, fx.Node) and left is right else inputs
     if len(twice) != 2 or any(n.shape != shape for n in twice) or a.get("alpha", 1) != 1:
         return ir.Unsupported(name, inputs, shape, "addition of anything but two maps of one shape is not supported")
     return ir.Add(name, twice, shape)
@@ -228,6 +249,8 @@ def _pad(name: str, inputs: list[ir.Node], shape: ir.Shape, a: dict[str, Any]) -
 
 def _flatten(name: str, inputs: list[ir.Node], shape: ir.Shape, _: Any) -> ir.Node:
     c, h, w = inputs[0].shape
+    if inputs[0].shape == shape:
+        return inputs[0]
     if shape != (c * h * w, 1, 1):
         return ir.Unsupported(name, inputs, shape, f"reshaping {(c, h, w)} to anything but a vector is not supported")
     return ir.Flatten(name, inputs, shape)

@@ -16,6 +16,10 @@ def validate(graph: ir.Graph, zero_weights: str = "refuse") -> list[str]:
         problems.append("the output must depend on exactly one input")
     if isinstance(graph.output, ir.Input):
         problems.append("the network returns its input")
+    elif graph.output.shape[1:] != (1, 1):
+        problems.append(
+            f"{graph.output.name}: the network returns a map of {graph.output.shape}, not a vector of logits"
+        )
     if problems:
         raise ExportError(f"the network cannot be exported, {len(problems)} problem(s):", problems)
     return [w for node in graph.nodes for w in _warnings(node, users[node])]
@@ -37,10 +41,10 @@ def _problems(node: ir.Node, users: list[ir.Node], zero_weights: str) -> list[st
                 "paper and 0 in its released code; --zero-weights plus takes them as +1"
             )
     if isinstance(node, ir.Norm):
-        bad = int((node.var + node.eps <= 0).sum())
+        bad = int((node.running_var < 0).sum())
         if bad:
-            found.append(f"{node.name}: running_var is negative in {bad} of {node.var.size} channels")
-    if isinstance(node, ir.Flatten) and node.inputs[0].shape[1:] != (1, 1):
+            found.append(f"{node.name}: running_var is negative in {bad} of {node.running_var.size} channels")
+    if isinstance(node, ir.Flatten):
         others = [u.name for u in users if not isinstance(u, ir.Linear)]
         if others or not users:
             found.append(f"{node.name}: a flattened {node.inputs[0].shape} map is read by {others}, not by a Linear")
@@ -51,7 +55,7 @@ def _warnings(node: ir.Node, users: list[ir.Node]) -> list[str]:
     """A channel that is exactly 0 before a sign: +1 here and in the paper, 0 in the paper's released code."""
     if not isinstance(node, ir.Norm) or any(isinstance(user, ir.Add) for user in users):
         return []
-    dead = int(((node.gamma == 0) & (node.beta == 0)).sum())
+    dead = int(((node.weight == 0) & (node.bias == 0)).sum())
     if not dead:
         return []
-    return [f"{node.name}: {dead} channels are always 0 (gamma and beta are 0); where binarised, they count as +1"]
+    return [f"{node.name}: {dead} channels are always 0 (weight and bias are 0); where binarised, they count as +1"]

@@ -30,9 +30,8 @@ class Verification:
     max_error: float
 
 
-def verify(model: nn.Module, data: bytes, input_shape: ir.Shape, count: int, seed: int = 0) -> Verification:
-    """Compares the engine on the file's bytes with `model`. Raises VerifyError."""
-    engine = Engine(data, threads=1)
+def verify(model: nn.Module, engine: Engine, input_shape: ir.Shape, count: int, seed: int = 0) -> Verification:
+    """Compares the engine with `model`. Raises VerifyError."""
     reference = copy.deepcopy(model).double().eval()
     rng = np.random.default_rng(seed)
     result = Verification(0, 0, 0.0)

@@ -11,6 +11,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -1083,3 +1084,175 @@ def test_any_network(network: type[nn.Module], shape: tuple[int, int, int], seed
     tolerance = TOLERANCE * max(1.0, float(np.abs(expected).max()))
     for threads in (1, 2):
         assert np.abs(Engine(data, threads=threads).run(x.numpy()) - expected).max() < tolerance
+
+
+@pytest.mark.parametrize("size", [31, 33])
+def test_size_that_does_not_fit(size: int, folder: Folder) -> None:
+    folder.save(state_of(R20, 10))
+    folder.refuses(f"does not take an input of (3, {size}, {size})", options=("--input-size", str(size)))
+
+
+def test_vggsmall_at_a_tiny_size(folder: Folder) -> None:
+    folder.save(state_of(VGG, 10))
+    folder.refuses("not a size between 8 and 4096: '7'", options=("--input-size", "7"))
+
+
+def test_truncated_old_layout(folder: Folder) -> None:
+    folder.save(state_of(R20, 10), _use_new_zipfile_serialization=False)
+    data = folder.checkpoint.read_bytes()
+    for length in range(0, 20000, 97):
+        folder.checkpoint.write_bytes(data[:length])
+        folder.refuses("c.pth")
+
+
+def test_damaged_old_layout(folder: Folder) -> None:
+    folder.save({"conv1.weight": torch.zeros(3)}, _use_new_zipfile_serialization=False)
+    data = folder.checkpoint.read_bytes()
+    at = data.rindex(b"q\x01a.") - 3  # in the list of storage keys behind the pickle
+    folder.checkpoint.write_bytes(data[:at] + b"x" + data[at + 1 :])
+    folder.refuses("c.pth")
+
+
+def test_numpy_scalars_of_numpy_1(folder: Folder) -> None:
+    folder.save({"state_dict": state_of(R20, 10), "best": np.float64(87.5)})
+    with zipfile.ZipFile(folder.checkpoint) as old:
+        parts = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(folder.checkpoint, "w") as new:
+        for name, part in parts.items():
+            new.writestr(name, part.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+    assert folder.run("--verify", "0") == 0, folder.err
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.bool_(True),
+        np.float16(1),
+        np.uint8(1),
+        np.str_("x"),
+        np.arange(3.0),
+        Path("x"),
+        argparse.Namespace(o=Path("y")),
+    ],
+    ids=repr,
+)
+def test_plain_data_beside_the_weights(value: object, folder: Folder) -> None:
+    folder.save({"state_dict": state_of(R20, 10), "x": value})
+    assert folder.run("--verify", "0") == 0, folder.err
+
+
+@pytest.mark.parametrize("content", [b"hello world\n", bytes(1000)], ids=["text", "zeros"])
+def test_message_for_what_is_no_checkpoint(content: bytes, folder: Folder) -> None:
+    folder.checkpoint.write_bytes(content)
+    folder.refuses("c.pth: not a")
+    assert "(101)" not in folder.err
+    assert "weights_only" not in folder.err
+
+
+def test_a_missing_learned_scale(folder: Folder) -> None:
+    state = dict(state_of(R20, 10, learned=True))
+    del state["layer1.0.conv1.scaling_factor"]
+    folder.save(state)
+    folder.refuses("missing: layer1.0.conv1.scaling_factor (16)")
+
+
+@pytest.mark.parametrize("options", [("--std", "1e-50", "1", "1"), ("--mean", "1e39", "0", "0")], ids=str)
+def test_normalisation_beyond_float32(options: tuple[str, ...], folder: Folder) -> None:
+    folder.save(state_of(R20, 10))
+    folder.refuses(options[0], options=(*options, "--verify", "0"))
+
+
+def test_no_classes(folder: Folder) -> None:
+    folder.save({**state_of(R20, 10), "linear.weight": torch.zeros(0, 64), "linear.bias": torch.zeros(0)})
+    folder.refuses("c.pth", "linear.weight", options=("--verify", "0"))
+
+
+def test_complex_weights(folder: Folder) -> None:
+    state = state_of(R20, 10)
+    folder.save({**state, "conv1.weight": state["conv1.weight"].to(torch.complex64)})
+    folder.refuses("conv1.weight")
+
+
+def test_sparse_weights(folder: Folder) -> None:
+    state = state_of(R20, 10)
+    folder.save({**state, "conv1.weight": state["conv1.weight"].to_sparse()})
+    folder.refuses("c.pth", "conv1.weight")
+
+
+class Added(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = BinaryConv2d(3, 6, 1), nn.Conv2d(3, 6, 1)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.adaptive_avg_pool2d(torch.add(self.a(x), self.b(x)), 1).flatten(1))
+
+
+class Inplace(Added):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x) + self.b(x)
+        z = F.relu(y, inplace=True)  # y too
+        return self.head(F.adaptive_avg_pool2d(y + z, 1).flatten(1))
+
+
+class Accumulated(Added):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.b(x)
+        z = y.add_(self.a(x))  # y too
+        return self.head(F.adaptive_avg_pool2d(y + z, 1).flatten(1))
+
+
+class MapOut(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = BinaryConv2d(3, 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x)
+
+
+@pytest.mark.parametrize("network", [Added, Inplace, Accumulated, MapOut])
+def test_exact_or_refused(network: type[nn.Module]) -> None:
+    model = randomised(network(), 0)
+    x = torch.randn(1, 3, 5, 5)
+    expected, _ = in_float64(model, x)
+    graph = trace(model, (3, 5, 5))
+    try:
+        validate(graph)
+    except ExportError:
+        assert network is not Added
+        return
+    got = Engine(bnn.to_bytes(pack(fold(graph), (3, 5, 5), [0.0] * 3, [1.0] * 3, {}))).run(x.numpy())
+    assert np.abs(got - expected.reshape(1, -1)).max() < TOLERANCE
+
+
+class Weights(nn.Module):
+    """Functional forms with weights of their own, which fx cannot normalise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4, 3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(F.conv2d(x, self.w)).mean((2, 3))
+
+
+class Beyond(nn.Module):
+    """Layers that torch.fx traces, the tables know and the engine cannot run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.padded = nn.Conv2d(3, 3, 1, padding=1)
+        self.rows = nn.Linear(8, 5)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.adaptive_avg_pool2d(self.rows(self.padded(x)), 1).flatten(1))
+
+
+@pytest.mark.parametrize(("network", "named"), [(Weights, ("conv2d", "sigmoid", "mean")), (Beyond, ("padded", "rows"))])
+def test_all_of_it_is_listed(network: type[nn.Module], named: tuple[str, ...]) -> None:
+    with pytest.raises(ExportError) as caught:
+        validate(trace(network().eval(), (3, 6, 6)))
+    assert [n for n in named if n not in str(caught.value)] == []
