@@ -67,9 +67,16 @@ def test_binary_convolution_by_hand() -> None:
     assert set(layer(x).unique().tolist()) <= {-2.0 * n for n in range(-18, 19)}
 
 
-def test_training_is_not_there_yet() -> None:
-    with pytest.raises(RuntimeError, match="eval"):
-        create("cResNet20_1w1a")(torch.zeros(1, 3, 32, 32))
+def test_zero_is_plus_or_zero() -> None:
+    layer = BinaryConv2d(1, 1, 1).eval()
+    with torch.no_grad():
+        layer.weight.fill_(0.0)
+    layer.learn_scale()
+    layer.scaling_factor.data.fill_(1.0)  # type: ignore[union-attr]
+    x = torch.tensor([[[[2.0, -2.0, 0.0]]]])
+    assert layer(x).flatten().tolist() == [1, -1, 1]
+    layer.zero = 0
+    assert layer(x).flatten().tolist() == [0, 0, 0]
 
 
 def test_registry() -> None:

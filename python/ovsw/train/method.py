@@ -1,0 +1,144 @@
+"""OvSW, the method: adaptive gradient scaling (AGS) and silence awareness decaying (SAD), for any training loop.
+
+    ovsw = OvSW(model, lam=0.04, gamma=9e-4)
+    ...
+    loss.backward()
+    ovsw.step()            # between backward() (after unscaling, with AMP) and optimizer.step()
+    optimizer.step()
+
+Symbols follow the paper's equations, values its released code: the 9e-4 and 2e-5 that the paper's text gives for sigma
+are there the weight of the penalty, gamma, while the threshold of silence, sigma, is always 1e-4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Union
+
+import torch
+from torch import Tensor, nn
+
+from ovsw.nn import BinaryConv2d
+
+# Smallest norms that AGS divides by; in the released code, not in the paper.
+MIN_GRAD_NORM, MIN_WEIGHT_NORM = 1e-6, 1e-3
+
+Layers = Union[Iterable[nn.Module], Mapping[str, nn.Parameter], None]
+
+
+class OvSW:
+    """Acts on the gradients of a model's binary weights.
+
+    Args:
+        model: its `BinaryConv2d` layers are taken, unless `layers` names others.
+        lam: AGS raises the gradient of a filter whose norm is below `lam` times that of its weight to that ratio.
+        gamma: SAD adds `gamma` times the weight to the gradient of silent weights.
+        sigma: a weight is silent if its running flip rate is below this.
+        momentum: of the running flip rate.
+        ags, sad: switch either part off.
+        track_ones: start with every weight taken as active, not silent.
+        layers: modules with a `weight`, or a mapping of names to parameters, for networks with other binary layers.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lam: float = 0.04,
+        gamma: float = 9e-4,
+        sigma: float = 1e-4,
+        momentum: float = 0.999,
+        *,
+        ags: bool = True,
+        sad: bool = True,
+        track_ones: bool = False,
+        layers: Layers = None,
+    ) -> None:
+        if lam < 0 or gamma < 0 or not 0 <= momentum < 1:
+            raise ValueError(f"lam {lam} and gamma {gamma} must not be negative, momentum {momentum} in [0, 1)")
+        self.lam, self.gamma, self.sigma, self.momentum = lam, gamma, sigma, momentum
+        self.ags, self.sad = ags, sad
+        self.weights = _find(model, layers)
+        self._weights: list[Tensor] = list(self.weights.values())
+        self.ratio: Tensor | None = None  # per layer, mean gradient norm over weight norm before AGS
+        self.flips: Tensor | None = None  # per layer, weights whose sign changed since the step before
+        self.silent: Tensor | None = None  # per layer, silent weights
+        start = torch.ones_like if track_ones else torch.zeros_like
+        self._rate = [start(w, requires_grad=False) for w in self._weights] if sad else []
+        self._before = [w.detach().clone() for w in self._weights] if sad else []
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Rewrites the gradients in place; weights without a gradient are left alone."""
+        if self.ags:
+            self._scale_gradients()
+        if self.sad:
+            self._decay_silent()
+
+    def _scale_gradients(self) -> None:
+        ratios = []
+        for weight in self._weights:
+            if weight.grad is None:
+                continue
+            flat = weight.grad.flatten(1)
+            grad_norm = torch.linalg.vector_norm(flat, dim=1, keepdim=True).clamp_(min=MIN_GRAD_NORM)
+            weight_norm = torch.linalg.vector_norm(weight.flatten(1), dim=1, keepdim=True).clamp_(min=MIN_WEIGHT_NORM)
+            ratio = grad_norm / weight_norm
+            factor = torch.where(ratio < self.lam, self.lam * weight_norm / grad_norm, 1.0)
+            weight.grad.mul_(factor.view(-1, *[1] * (weight.ndim - 1)))
+            ratios.append(ratio.mean())
+        self.ratio = torch.stack(ratios) if ratios else None
+
+    def _decay_silent(self) -> None:
+        weights = self._weights
+        flipped = [torch.sign(w).ne_(torch.sign(p)) for w, p in zip(weights, self._before)]
+        torch._foreach_mul_(self._rate, self.momentum)
+        torch._foreach_add_(self._rate, flipped, alpha=1 - self.momentum)
+        silent = [(rate < self.sigma).to(rate.dtype) for rate in self._rate]
+        found = [(w.grad, s, w) for w, s in zip(weights, silent) if w.grad is not None]
+        if found:
+            grads, masks, penalised = (list(column) for column in zip(*found))
+            torch._foreach_addcmul_(grads, masks, penalised, value=self.gamma)
+        torch._foreach_copy_(self._before, weights)
+        self.flips = torch.stack([f.sum() for f in flipped])
+        self.silent = torch.stack([s.sum() for s in silent])
+
+    def silent_share(self) -> float:
+        """The share of all binary weights that were silent at the last step."""
+        total = sum(w.numel() for w in self._weights)
+        return float(self.silent.sum()) / total if self.silent is not None else float("nan")
+
+    def flip_share(self) -> float:
+        """The share of all binary weights whose sign changed in the step before the last."""
+        total = sum(w.numel() for w in self._weights)
+        return float(self.flips.sum()) / total if self.flips is not None else float("nan")
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The state under the reference implementation's names: `<layer>.weight_prev` and `<layer>.tracker`."""
+        state: dict[str, Tensor] = {}
+        for name, before, rate in zip(self.weights, self._before, self._rate):
+            base = name[: -len("weight")] if name.endswith("weight") else name + "."
+            state[f"{base}weight_prev"], state[f"{base}tracker"] = before, rate
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes the state back; keys of other things are ignored, missing ones are an error."""
+        mine = self.state_dict()
+        missing = [key for key in mine if key not in state]
+        if missing:
+            raise ValueError(f"OvSW state lacks {', '.join(missing)}")
+        for key, tensor in mine.items():
+            tensor.copy_(state[key])
+
+
+def _find(model: nn.Module, layers: Layers) -> dict[str, nn.Parameter]:
+    if isinstance(layers, Mapping):
+        found = dict(layers)
+    else:
+        chosen = None if layers is None else set(layers)
+        found = {}
+        for name, module in model.named_modules():
+            if module in chosen if chosen is not None else isinstance(module, BinaryConv2d):
+                found[f"{name}.weight" if name else "weight"] = module.weight  # type: ignore[assignment]
+    if not found:
+        raise ValueError("the model has no BinaryConv2d layers; name its binary layers with `layers`")
+    return found
