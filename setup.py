@@ -57,7 +57,11 @@ packages = find_packages("python") + ["ovsw.export", "ovsw.bench"]
 setup(
     package_dir=package_dir,
     packages=packages,
-    package_data={"ovsw": ["py.typed", "_core.pyi", "data/*"], "ovsw.bench": ["data/*"]},
+    package_data={
+        "ovsw": ["py.typed", "_core.pyi", "data/*"],
+        "ovsw.bench": ["data/*"],
+        "ovsw.train": ["recipes/*.toml"],
+    },
     include_package_data=False,
     ext_modules=[Extension(name, sources=[]) for name in ["ovsw._core"] + ["ovsw._testing"] * TESTING],
     cmdclass={"build_ext": CMakeBuild},

@@ -1,0 +1,62 @@
+"""`ovsw-train`: train a network by a recipe."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ovsw.cli import add_version, command
+from ovsw.summary import table
+from ovsw.train.recipe import load_recipe, recipes, set_values
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="ovsw-train", description="Train a binary network with OvSW by a recipe.")
+    p.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name, or a .toml file")
+    p.add_argument("--list", action="store_true", help="show all recipes with the paper's results")
+    p.add_argument("--data", metavar="DIR", help="where the data set lies")
+    p.add_argument("-o", "--output", metavar="RUN", help="folder for checkpoints and metrics")
+    p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change the recipe: train.epochs=10")
+    p.add_argument("--seed", metavar="N", type=int, help="default: the recipe's first")
+    p.add_argument("--resume", action="store_true", help="go on with the run in RUN, if there is one")
+    p.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    p.add_argument("--amp", action="store_true", help="mixed precision, on a GPU only")
+    p.add_argument("--quiet", action="store_true", help="no progress")
+    add_version(p)
+    return p
+
+
+@command("ovsw-train")
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    if args.list:
+        print(table(("recipe", "what", "paper"), [(r.name, r.title, r.paper) for r in recipes()]))
+        return 0
+    if not args.recipe or not args.output:
+        raise ValueError("a RECIPE and -o RUN are needed; --list shows the recipes")
+    recipe = load_recipe(args.recipe)
+    set_values(recipe, args.set)
+    folder = Path(args.output)
+    if (folder / "last.pth").exists() and not args.resume:
+        raise ValueError(f"{folder}: holds a run already; --resume goes on with it")
+    try:
+        from ovsw.train import trainer
+    except ModuleNotFoundError as e:
+        raise RuntimeError(f"{e.name} is needed to train: pip install 'ovsw[train]'") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    seed = recipe.train.seeds[0] if args.seed is None else args.seed
+    run = trainer.start(recipe, folder, seed, args.device, args.amp)
+    if args.resume:
+        trainer.resume(run)
+    try:
+        trainer.train(run, Path(args.data) if args.data else None, args.quiet)
+    except KeyboardInterrupt:
+        print(f"ovsw-train: stopped after epoch {run.epoch}; --resume goes on from there", file=sys.stderr)
+        return 130
+    print(f"best test accuracy {run.best:.2f} % in {run.epoch} epochs: {folder / 'model_best.pth'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(None))

@@ -1,0 +1,237 @@
+"""Image sets: CIFAR-10/100, Fashion-MNIST, image folders, and a synthetic one for tests.
+
+Small sets are held in memory as one uint8 tensor; an image folder is decoded on demand by worker processes.
+`open_split` finds out which form of a set lies in a folder.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import pickle
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ovsw.train.augment import crop_box
+
+KINDS = ("cifar10", "cifar100", "fashion-mnist", "folder", "synthetic")
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm"}
+
+
+class DataError(ValueError):
+    """A folder that does not hold the data set it should, or a broken file in it."""
+
+
+@dataclass
+class MemorySet:
+    """All images as uint8 (n, channels, height, width), and their labels."""
+
+    images: Tensor
+    labels: Tensor
+    names: list[str]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass
+class FolderSet:
+    """Images below `root/<class>/`, decoded when they are asked for.
+
+    `broken` says what to do with a file that cannot be decoded: "refuse" raises, "skip" takes the next one.
+    """
+
+    paths: list[Path]
+    labels: Tensor
+    names: list[str]
+    broken: str = "refuse"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def load(
+        self, index: int, size: int, resize: int, scale: tuple[float, float] | None, rng: np.random.Generator
+    ) -> Tensor:
+        """One image as uint8 (3, size, size): a random resized crop if `scale` is given, else the centre."""
+        for offset in range(len(self.paths)):
+            path = self.paths[(index + offset) % len(self.paths)]
+            try:
+                with Image.open(path) as image:
+                    rgb = image.convert("RGB")
+            except (OSError, SyntaxError, ValueError) as e:
+                if self.broken == "skip":
+                    continue
+                how = "--set data.broken=skip passes over it"
+                raise DataError(f"{path}: cannot be decoded ({type(e).__name__}); {how}") from None
+            return _to_tensor(_crop(rgb, size, resize, scale, rng))
+        raise DataError("no image of the set can be decoded")
+
+
+def _crop(
+    image: Image.Image, size: int, resize: int, scale: tuple[float, float] | None, rng: np.random.Generator
+) -> Image.Image:
+    width, height = image.size
+    if scale is not None:
+        top, left, h, w = crop_box(height, width, scale, rng)
+        return image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + w, top + h))
+    short = min(width, height)
+    width, height = int(resize * width / short), int(resize * height / short)
+    image = image.resize((width, height), Image.Resampling.BILINEAR)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    return image.crop((left, top, left + size, top + size))
+
+
+def _to_tensor(image: Image.Image) -> Tensor:
+    return torch.from_numpy(np.asarray(image, np.uint8).transpose(2, 0, 1).copy())
+
+
+def open_split(
+    kind: str, root: Path | None, split: str, *, num_classes: int = 10, size: int = 32, broken: str = "refuse"
+) -> MemorySet | FolderSet:
+    """The "train" or "test" part of a data set. Raises DataError with what was looked for."""
+    if kind == "synthetic":
+        return _synthetic(split, num_classes, size)
+    if root is None or not root.is_dir():
+        raise DataError(f"--data: the folder {root} does not exist")
+    if kind in ("cifar10", "cifar100"):
+        return _cifar(kind, root, split)
+    if kind == "fashion-mnist":
+        return _idx(root, split)
+    if kind == "folder":
+        return _folder(root, split, broken)
+    raise DataError(f"unknown data set '{kind}'; known are {', '.join(KINDS)}")
+
+
+def _synthetic(split: str, num_classes: int, size: int) -> MemorySet:
+    """Blurred noise around one pattern per class: learnable in seconds, the same every time."""
+    rng = np.random.default_rng([0, split == "test"])
+    patterns = np.random.default_rng(0).normal(size=(num_classes, 3, 4, 4))
+    count = 512 if split == "train" else 256
+    labels = rng.integers(0, num_classes, count)
+    coarse = patterns[labels] + rng.normal(scale=0.7, size=(count, 3, 4, 4))
+    images = np.clip(128 + 40 * coarse, 0, 255).astype(np.uint8).repeat(size // 4, axis=2).repeat(size // 4, axis=3)
+    return MemorySet(torch.from_numpy(images), torch.from_numpy(labels), [f"pattern {i}" for i in range(num_classes)])
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """CIFAR's official files are pickles; only what numpy arrays need is let in."""
+
+    ALLOWED = frozenset({"_reconstruct", "ndarray", "dtype", "encode"})
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name in self.ALLOWED and module.split(".")[0] in ("numpy", "_codecs"):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"holds {module}.{name}")
+
+
+def _unpickle(path: Path) -> dict[bytes, Any]:
+    try:
+        loaded = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        return dict(loaded)
+    except Exception as e:  # a damaged pickle can raise almost anything
+        raise DataError(f"{path}: not a CIFAR file ({e})") from None
+
+
+def _cifar(kind: str, root: Path, split: str) -> MemorySet:
+    folder = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}[kind]
+    for base in (root, root / kind, root / folder, root / kind / folder):
+        if (base / "manifest.json").is_file():
+            found = _mosaics(base, split)
+            expected = 10 if kind == "cifar10" else 100
+            if len(found.names) != expected:
+                raise DataError(f"{base}: has {len(found.names)} classes, {kind} has {expected}")
+            return found
+        if kind == "cifar10" and (base / "test_batch").is_file():
+            parts = [f"data_batch_{i}" for i in range(1, 6)] if split == "train" else ["test_batch"]
+            names = [n.decode() for n in _unpickle(base / "batches.meta")[b"label_names"]]
+            return _cifar_files([base / part for part in parts], b"labels", names)
+        if kind == "cifar100" and (base / "meta").is_file() and (base / "test").is_file():
+            names = [n.decode() for n in _unpickle(base / "meta")[b"fine_label_names"]]
+            return _cifar_files([base / split], b"fine_labels", names)
+    raise DataError(f"{root}: holds neither {folder} nor the WebP form of {kind}")
+
+
+def _cifar_files(paths: list[Path], labels: bytes, names: list[str]) -> MemorySet:
+    parts = []
+    for path in paths:
+        if not path.is_file():
+            raise DataError(f"{path}: no such file")
+        parts.append(_unpickle(path))
+    images = np.concatenate([np.asarray(p[b"data"], np.uint8) for p in parts]).reshape(-1, 3, 32, 32)
+    return MemorySet(torch.from_numpy(images), torch.tensor([label for p in parts for label in p[labels]]), names)
+
+
+def _mosaics(base: Path, split: str) -> MemorySet:
+    """Lossless WebP mosaics of 50 x 50 images, with the SHA-256 of the pixels in manifest.json."""
+    paths = sorted(base.glob(f"{split}_*.webp"))
+    if not paths or not (base / "labels.npz").is_file():
+        raise DataError(f"{base}: has a manifest but no {split}_*.webp or labels.npz")
+    parts = []
+    for path in paths:
+        try:
+            with Image.open(path) as image:
+                mosaic = np.asarray(image.convert("RGB"))
+        except OSError as e:
+            raise DataError(f"{path}: cannot be decoded ({e})") from None
+        parts.append(mosaic.reshape(50, 32, 50, 32, 3).transpose(0, 2, 1, 3, 4).reshape(-1, 32, 32, 3))
+    pixels = np.concatenate(parts)
+    expected = json.loads((base / "manifest.json").read_text())[split]["sha256_pixels"]
+    if hashlib.sha256(pixels.tobytes()).hexdigest() != expected:
+        raise DataError(f"{base}: the {split} images differ from the manifest's checksum")
+    with np.load(base / "labels.npz") as f:
+        labels, names = f[split].astype(np.int64), [str(n) for n in f["names"]]
+    if len(labels) != len(pixels):
+        raise DataError(f"{base}: {len(pixels)} {split} images but {len(labels)} labels")
+    return MemorySet(torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()), torch.from_numpy(labels), names)
+
+
+def _idx(root: Path, split: str) -> MemorySet:
+    """Fashion-MNIST's IDX files, plain or gzipped; padded from 28 to 32 pixels and repeated to three channels."""
+    stem = "train" if split == "train" else "t10k"
+    images = _idx_array(root, f"{stem}-images-idx3-ubyte", 3)
+    labels = _idx_array(root, f"{stem}-labels-idx1-ubyte", 1)
+    if len(images) != len(labels):
+        raise DataError(f"{root}: {len(images)} {split} images but {len(labels)} labels")
+    grey = torch.from_numpy(np.pad(images, ((0, 0), (2, 2), (2, 2))))
+    names = ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
+    return MemorySet(grey[:, None].expand(-1, 3, -1, -1).contiguous(), torch.from_numpy(labels.astype(np.int64)), names)
+
+
+def _idx_array(root: Path, name: str, rank: int) -> np.ndarray:
+    for path in (root / name, root / f"{name}.gz"):
+        if path.is_file():
+            try:
+                raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+                magic, *dims = struct.unpack(f">{1 + rank}I", raw[: 4 * (1 + rank)])
+                if magic != 0x0800 + rank:
+                    raise ValueError(f"magic number {magic:#x}")
+                return np.frombuffer(raw, np.uint8, int(np.prod(dims)), 4 * (1 + rank)).reshape(dims)
+            except (OSError, EOFError, ValueError, struct.error) as e:
+                raise DataError(f"{path}: not an IDX file ({e})") from None
+    raise DataError(f"{root}: holds no {name}[.gz]")
+
+
+def _folder(root: Path, split: str, broken: str) -> FolderSet:
+    """The ImageNet layout: train/<class>/*.jpg, and val/ (or test/) likewise."""
+    folders = ("train",) if split == "train" else ("val", "test")
+    base = next((root / name for name in folders if (root / name).is_dir()), root / folders[0])
+    if not base.is_dir():
+        raise DataError(f"{base}: no such folder (expected train/<class>/ and val/<class>/)")
+    names = sorted(p.name for p in base.iterdir() if p.is_dir())
+    paths, labels = [], []
+    for label, name in enumerate(names):
+        images = sorted(p for p in (base / name).rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
+        paths += images
+        labels += [label] * len(images)
+    if not paths:
+        raise DataError(f"{base}: holds no images in class folders")
+    return FolderSet(paths, torch.tensor(labels), names, broken)

@@ -1,0 +1,170 @@
+"""Recipes: everything about an experiment as data. One TOML file per experiment of the paper, variants inside.
+
+recipe = load_recipe("table3-cifar100/ags")
+set_values(recipe, ["train.epochs=10"])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FOLDER = Path(__file__).parent / "recipes"
+
+
+@dataclass
+class NetworkConfig:
+    name: str = "cResNet20_1w1a"
+    num_classes: int = 10
+    learned_scale: bool = False
+    sign_zero: int = 0  # the sign of an exact zero: 0 in the released code, 1 in the paper
+    init: str = "normal"  # of the binary weights: normal or uniform, both Kaiming
+    init_scale: float = 1.0
+    recu_tau: float = 0.0  # ReCU's clamp, off at 0
+
+
+@dataclass
+class DataConfig:
+    kind: str = "cifar10"
+    augment: str = "cifar"
+    broken: str = "refuse"  # images that cannot be decoded: refuse or skip
+    workers: int = 2  # processes that decode an image folder
+
+
+@dataclass
+class TrainConfig:
+    epochs: int = 600
+    batch: int = 256
+    optimizer: str = "sgd"  # sgd, adam, lars
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    decay_vectors: bool = True  # weight decay on batch norm, biases and scales too
+    warmup: int = 5
+    label_smoothing: float = 0.0
+    lars_eta: float = 0.001
+    seeds: list[int] = field(default_factory=lambda: [46])
+
+
+@dataclass
+class OvSWConfig:
+    ags: bool = True
+    lam: float = 0.04
+    sad: bool = True
+    gamma: float = 9e-4
+    sigma: float = 1e-4
+    momentum: float = 0.999
+    track_ones: bool = False
+
+
+@dataclass
+class Recipe:
+    """`paper` is the result that the paper reports, `notes` what its text and its released code say differently."""
+
+    name: str = ""
+    title: str = ""
+    paper: str = ""
+    notes: str = ""
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    ovsw: OvSWConfig = field(default_factory=OvSWConfig)
+
+
+def recipes() -> list[Recipe]:
+    """Every recipe that comes with the package, variants included."""
+    found = []
+    for path in sorted(FOLDER.glob("*.toml")):
+        found.append(load_recipe(path.stem))
+        found += [load_recipe(f"{path.stem}/{variant}") for variant in _read(path).get("variants", {})]
+    return found
+
+
+def load_recipe(name: str) -> Recipe:
+    """A recipe by name ("table1-cresnet20", "table3-cifar100/ags") or from a file. Raises ValueError."""
+    stem, _, variant = name.partition("/") if not name.endswith(".toml") else (name, "", "")
+    path = Path(stem) if name.endswith(".toml") else FOLDER / f"{stem}.toml"
+    if not path.is_file():
+        names = [p.stem for p in FOLDER.glob("*.toml")]
+        raise ValueError(f"no recipe '{stem}'{_suggest(stem, names)}; --list shows them all")
+    content = _read(path)
+    variants = content.pop("variants", {})
+    recipe = Recipe(name=name)
+    _merge(recipe, content, path.name)
+    if variant:
+        if variant not in variants:
+            raise ValueError(f"recipe '{stem}' has no variant '{variant}'{_suggest(variant, list(variants))}")
+        changes = dict(variants[variant])
+        recipe.paper = changes.pop("paper", "")
+        recipe.title = f"{recipe.title}: {changes.pop('title', variant)}"
+        _merge(recipe, changes, path.name)
+    return recipe
+
+
+def set_values(recipe: Recipe, assignments: list[str]) -> None:
+    """Applies `section.key=value` changes. Raises ValueError for an unknown key, with the nearest known one."""
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not equals or not dot:
+            raise ValueError(f"'{assignment}' is not of the form section.key=value")
+        _merge(recipe, {section: {name: _parse(text.strip())}}, "--set")
+
+
+def as_dict(recipe: Recipe) -> dict[str, Any]:
+    return dataclasses.asdict(recipe)
+
+
+def from_dict(content: dict[str, Any]) -> Recipe:
+    recipe = Recipe()
+    _merge(recipe, content, "checkpoint")
+    return recipe
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ValueError(f"{path}: not a recipe ({e})") from None
+
+
+def _parse(text: str) -> Any:
+    """A TOML value, or else the text itself."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _merge(target: Any, changes: dict[str, Any], where: str, prefix: str = "") -> None:
+    known = {f.name: f for f in dataclasses.fields(target)}
+    for key, value in changes.items():
+        if key not in known:
+            raise ValueError(f"{where}: unknown key '{prefix}{key}'{_suggest(key, list(known))}")
+        now = getattr(target, key)
+        if dataclasses.is_dataclass(now):
+            if not isinstance(value, dict):
+                raise ValueError(f"{where}: '{prefix}{key}' is a section, not a value")
+            _merge(now, value, where, f"{prefix}{key}.")
+        else:
+            if isinstance(now, float) and type(value) is int:
+                value = float(value)
+            if type(value) is not type(now):
+                raise ValueError(
+                    f"{where}: '{prefix}{key}' is {value!r}, expected {type(now).__name__} such as {now!r}"
+                )
+            setattr(target, key, value)
+
+
+def _suggest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1, 0.4)
+    return f", did you mean '{close[0]}'?" if close else f"; known are {', '.join(sorted(known))}"

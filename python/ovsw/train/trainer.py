@@ -1,0 +1,275 @@
+"""The trainer, in one file: build, run epochs, evaluate, save. One process, CPU or one GPU.
+
+Everything random in an epoch (order, augmentation) comes from the seed and the epoch's number, and a checkpoint is
+written whole or not at all at the end of each. So a run that is killed at any moment loses the epoch under way, and
+`--resume` continues to the same weights, bit for bit.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Union
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from ovsw.format import replace_file
+from ovsw.nn import BinaryConv2d, create, network
+from ovsw.train import augment
+from ovsw.train.data import DataError, FolderSet, MemorySet, open_split
+from ovsw.train.method import OvSW
+from ovsw.train.optim import learning_rate, make_optimizer
+from ovsw.train.recipe import Recipe, as_dict
+
+METRICS = ("epoch", "lr", "loss", "train_acc1", "test_acc1", "test_acc5", "flip_rate", "silent_share", "seconds")
+Split = Union[MemorySet, FolderSet]
+
+
+@dataclass
+class Run:
+    """What a run is made of, and where it stands."""
+
+    recipe: Recipe
+    folder: Path
+    seed: int
+    device: torch.device
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    ovsw: OvSW | None
+    epoch: int = 0
+    best: float = 0.0
+    metrics: list[dict[str, float]] = field(default_factory=list)
+
+
+def start(recipe: Recipe, folder: Path, seed: int, device: str = "cpu", amp: bool = False) -> Run:
+    """A fresh run; its initial weights are saved as `initial.pth`."""
+    if amp and not device.startswith("cuda"):
+        raise ValueError("--amp needs a GPU: half precision on this device is far slower than float32")
+    torch.manual_seed(seed)
+    net = recipe.network
+    model = create(net.name, net.num_classes, learned_scale=net.learned_scale)
+    for layer in _binary_layers(model).values():
+        if net.init == "uniform":
+            nn.init.kaiming_uniform_(layer.weight, mode="fan_in", nonlinearity="relu")
+        elif net.init != "normal":
+            raise ValueError(f"network.init is '{net.init}'; known are normal, uniform")
+        with torch.no_grad():
+            layer.weight.mul_(net.init_scale)
+        layer.zero = net.sign_zero
+        layer.tau = net.recu_tau or None
+    model.to(device)
+    config = recipe.ovsw
+    ovsw = None
+    if config.ags or config.sad:
+        ovsw = OvSW(
+            model,
+            config.lam,
+            config.gamma,
+            config.sigma,
+            config.momentum,
+            ags=config.ags,
+            sad=config.sad,
+            track_ones=config.track_ones,
+        )
+    optimizer = make_optimizer(model, recipe.train)
+    scaler = torch.amp.GradScaler("cuda", enabled=amp)
+    return Run(recipe, folder, seed, torch.device(device), model, optimizer, scaler, ovsw)
+
+
+def train(run: Run, data: Path | None, quiet: bool = False) -> None:
+    """Runs the epochs that are left. Ctrl-C ends it after the last finished epoch, which is saved already."""
+    recipe = run.recipe
+    train_set, test_set = (_open(recipe, data, split) for split in ("train", "test"))
+    if run.epoch == 0:
+        _save(run, "initial.pth", {})
+    while run.epoch < recipe.train.epochs:
+        began = time.perf_counter()
+        row = {"epoch": run.epoch + 1, "lr": learning_rate(recipe.train, run.epoch)}
+        signs = [torch.sign(layer.weight.detach()) for layer in _binary_layers(run.model).values()]
+        row.update(_train_epoch(run, train_set, row["lr"], quiet))
+        after = [torch.sign(layer.weight.detach()) for layer in _binary_layers(run.model).values()]
+        flips = sum(int((a != b).sum()) for a, b in zip(signs, after))
+        row["flip_rate"] = flips / sum(a.numel() for a in after)
+        row["silent_share"] = run.ovsw.silent_share() if run.ovsw is not None else float("nan")
+        row.update(evaluate(run.model, recipe, test_set, run.device))
+        row["seconds"] = time.perf_counter() - began
+        run.epoch += 1
+        run.metrics.append(row)
+        best = row["test_acc1"] > run.best
+        run.best = max(run.best, row["test_acc1"])
+        accuracies = {"curr_acc1": row["test_acc1"], "curr_acc5": row["test_acc5"]}
+        if best:
+            _save(run, "model_best.pth", accuracies)
+        _save(run, "last.pth", accuracies)
+        _write_metrics(run)
+        if not quiet:
+            tqdm.write(
+                f"epoch {run.epoch}/{recipe.train.epochs}: loss {row['loss']:.4f}, train {row['train_acc1']:.2f} %, "
+                f"test {row['test_acc1']:.2f} %, flips {100 * row['flip_rate']:.2f} %, "
+                f"silent {100 * row['silent_share']:.1f} %, {row['seconds']:.0f} s"
+            )
+
+
+def _open(recipe: Recipe, data: Path | None, split: str) -> Split:
+    wanted, size = recipe.network.num_classes, network(recipe.network.name).input_size
+    found = open_split(recipe.data.kind, data, split, num_classes=wanted, size=size, broken=recipe.data.broken)
+    if len(found.names) != wanted:
+        raise DataError(f"{data}: has {len(found.names)} classes, network.num_classes is {wanted}")
+    return found
+
+
+def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, float]:
+    recipe = run.recipe
+    for group in run.optimizer.param_groups:
+        group["lr"] = lr
+    run.model.train()
+    loss_sum, correct, seen = 0.0, 0, 0
+    batches = _train_batches(recipe, split, run.seed, run.epoch)
+    count = -(-len(split) // recipe.train.batch)
+    with tqdm(batches, total=count, leave=False, disable=quiet, desc=f"epoch {run.epoch + 1}") as bar:
+        for images, labels in bar:
+            x, y = images.to(run.device), labels.to(run.device)
+            with torch.autocast(run.device.type, enabled=run.scaler.is_enabled()):
+                logits = run.model(x)
+                loss = F.cross_entropy(logits, y, label_smoothing=recipe.train.label_smoothing)
+            run.optimizer.zero_grad()
+            run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            run.scaler.unscale_(run.optimizer)
+            if run.ovsw is not None:
+                run.ovsw.step()
+            run.scaler.step(run.optimizer)
+            run.scaler.update()
+            value = loss.item()
+            if not np.isfinite(value):
+                raise RuntimeError(f"the loss is {value} in epoch {run.epoch + 1}; the last checkpoint is intact")
+            loss_sum += value * len(y)
+            correct += int((logits.argmax(1) == y).sum())
+            seen += len(y)
+            if not quiet:
+                bar.set_postfix(loss=f"{loss_sum / seen:.3f}", acc=f"{100 * correct / seen:.1f}", lr=f"{lr:.4f}")
+    return {"loss": loss_sum / seen, "train_acc1": 100 * correct / seen}
+
+
+def _train_batches(recipe: Recipe, split: Split, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Augmented batches in an order that depends on the seed and the epoch alone."""
+    spec = network(recipe.network.name)
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    order = torch.randperm(len(split), generator=generator)
+    batches = torch.split(order, recipe.train.batch)
+    for indices, images in _images(split, batches, recipe.data.workers, spec.input_size, seed * 1_000_003 + epoch):
+        x = augment.apply(images, recipe.data.augment, spec.mean, spec.std, generator, spec.input_size)
+        yield x, split.labels[indices]
+
+
+def _images(
+    split: Split, batches: Sequence[Tensor], workers: int, size: int, seed: int | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(indices, uint8 images) of each batch; a folder is decoded by worker processes, cropped if `seed` is given."""
+    if isinstance(split, MemorySet):
+        for indices in batches:
+            yield indices, split.images[indices]
+        return
+    decoded = _Decoded(split, size, seed)
+    loader = DataLoader(decoded, batch_sampler=[b.tolist() for b in batches], num_workers=workers)
+    yield from zip(batches, loader)
+
+
+class _Decoded(Dataset[Tensor]):
+    """An image folder for a DataLoader: random resized crops if `seed` is given, else the centre."""
+
+    def __init__(self, split: FolderSet, size: int, seed: int | None) -> None:
+        self.split, self.size, self.seed = split, size, seed
+
+    def __getitem__(self, index: int) -> Tensor:
+        scale = None if self.seed is None else (0.08, 1.25)
+        resize = round(self.size * 256 / 224)
+        return self.split.load(index, self.size, resize, scale, np.random.default_rng([self.seed or 0, index]))
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, recipe: Recipe, split: Split, device: torch.device) -> dict[str, float]:
+    """Top-1 and top-5 accuracy in percent, in float32."""
+    model.eval()
+    spec = network(recipe.network.name)
+    top1 = top5 = 0
+    batches = torch.split(torch.arange(len(split)), 256)
+    for indices, images in _images(split, batches, recipe.data.workers, spec.input_size, None):
+        logits = model(augment.normalise(images, spec.mean, spec.std).to(device)).cpu()
+        ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == split.labels[indices][:, None]
+        top1 += int(ranked[:, 0].sum())
+        top5 += int(ranked.any(dim=1).sum())
+    return {"test_acc1": 100 * top1 / len(split), "test_acc5": 100 * top5 / len(split)}
+
+
+def _save(run: Run, name: str, accuracies: dict[str, float]) -> None:
+    """A checkpoint in the reference implementation's form, with what a resume needs under `ovsw`."""
+    state = run.model.state_dict()
+    if run.ovsw is not None:
+        state.update(run.ovsw.state_dict())
+    checkpoint = {
+        "epoch": run.epoch,
+        "arch": run.recipe.network.name,
+        "state_dict": state,
+        "best_acc1": run.best,
+        **accuracies,
+        "optimizer": run.optimizer.state_dict(),
+        "ovsw": {
+            "recipe": as_dict(run.recipe),
+            "seed": run.seed,
+            "scaler": run.scaler.state_dict(),
+            "rng": torch.get_rng_state(),
+            "metrics": run.metrics,
+        },
+    }
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+    replace_file(run.folder / name, buffer.getvalue())
+
+
+def resume(run: Run) -> None:
+    """Takes a run up where its `last.pth` left it. The recipe must be the same, but for the number of epochs."""
+    path = run.folder / "last.pth"
+    if not path.is_file():
+        return  # killed before the first epoch was over: the fresh run is the same
+    checkpoint = torch.load(path, map_location=run.device, weights_only=True)
+    saved, now = checkpoint["ovsw"]["recipe"], as_dict(run.recipe)
+    changed = [
+        f"{section}.{key} {saved[section][key]!r} -> {value!r}"
+        for section in ("network", "data", "train", "ovsw")
+        for key, value in now[section].items()
+        if saved[section][key] != value and (section, key) != ("data", "workers")
+    ]
+    if changed or checkpoint["ovsw"]["seed"] != run.seed:
+        raise ValueError(f"{path}: is of another recipe or seed: {', '.join(changed) or checkpoint['ovsw']['seed']}")
+    state = dict(checkpoint["state_dict"])
+    if run.ovsw is not None:
+        run.ovsw.load_state_dict(state)
+        for key in run.ovsw.state_dict():
+            del state[key]
+    run.model.load_state_dict(state)
+    run.optimizer.load_state_dict(checkpoint["optimizer"])
+    run.scaler.load_state_dict(checkpoint["ovsw"]["scaler"])
+    torch.set_rng_state(checkpoint["ovsw"]["rng"].cpu())
+    run.epoch, run.best, run.metrics = checkpoint["epoch"], checkpoint["best_acc1"], checkpoint["ovsw"]["metrics"]
+
+
+def _write_metrics(run: Run) -> None:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, METRICS)
+    writer.writeheader()
+    writer.writerows(run.metrics)
+    replace_file(run.folder / "metrics.csv", text.getvalue().encode())
+
+
+def _binary_layers(model: nn.Module) -> dict[str, BinaryConv2d]:
+    return {name: m for name, m in model.named_modules() if isinstance(m, BinaryConv2d)}
