@@ -126,6 +126,7 @@ def test_ags_and_sad_by_hand() -> None:
     layer = nn.Conv2d(2, 3, 2, bias=False)
     ovsw = OvSW(layer, lam, gamma, sigma, momentum, layers=[layer])
     rate, before = torch.zeros_like(layer.weight), layer.weight.detach().clone()
+    never = torch.ones_like(layer.weight, dtype=torch.bool)
     for _ in range(6):
         weight = layer.weight.detach().clone()
         grad = torch.randn_like(weight) * 0.1
@@ -137,6 +138,7 @@ def test_ags_and_sad_by_hand() -> None:
         for i in np.ndindex(*weight.shape):
             flipped = math.copysign(1, weight[i]) != math.copysign(1, before[i])
             rate[i] = momentum * rate[i] + (1 - momentum) * flipped
+            never[i] &= not flipped
             if rate[i] < sigma:
                 expected[i] += gamma * weight[i]
         before = weight
@@ -144,8 +146,18 @@ def test_ags_and_sad_by_hand() -> None:
         ovsw.step()
         torch.testing.assert_close(layer.weight.grad, expected, atol=1e-6, rtol=1e-5)
         assert ovsw.silent_share() == pytest.approx(float((rate < sigma).float().mean()))
+        assert torch.equal(ovsw.never_flipped()["weight"], never)
         with torch.no_grad():
             layer.weight += torch.randn_like(weight) * 0.3
+
+
+def test_watching_only() -> None:
+    """Without AGS and with a penalty of 0 the gradients stay as they are, bit for bit."""
+    model = create("cResNet20_1w1a").train()
+    model(torch.randn(4, 3, 32, 32)).square().mean().backward()
+    before = {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None}
+    OvSW(model, gamma=0.0, ags=False).step()
+    assert all(torch.equal(p.grad, before[k]) for k, p in model.named_parameters() if p.grad is not None)
 
 
 def test_finding_layers() -> None:

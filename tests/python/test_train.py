@@ -380,6 +380,7 @@ def test_a_run_leaves_what_it_should(finished: Path) -> None:
     assert float(rows[2]["loss"]) < float(rows[0]["loss"])
     assert 0 < float(rows[2]["flip_rate"]) < 0.5
     assert 0.5 < float(rows[2]["silent_share"]) <= 1
+    assert float(rows[0]["never_flipped"]) > float(rows[2]["never_flipped"]) > 0.5
     checkpoint = torch.load(finished / "last.pth", weights_only=True)
     assert checkpoint["arch"] == "cResNet20_1w1a"
     assert checkpoint["epoch"] == 3
@@ -393,6 +394,17 @@ def test_checkpoints_go_through_the_exporter(finished: Path, tmp_path: Path) -> 
     model = tmp_path / "m.bnn"
     assert export_main([str(finished / "model_best.pth"), "-o", str(model)]) == 0
     assert Engine(model).run(np.zeros((32, 32, 3), np.uint8)).shape == (10,)
+
+
+def test_a_vanilla_run(tmp_path: Path) -> None:
+    """No buffers of the method in its state dict, but flips and silence are reported, and it resumes the same."""
+    vanilla = [*QUICK, "train.epochs=2", "ovsw.ags=false", "ovsw.sad=false"]
+    assert cli.main(arguments(tmp_path / "a", settings=vanilla)) == 0
+    checkpoint = torch.load(tmp_path / "a" / "last.pth", weights_only=True)
+    assert len(checkpoint["state_dict"]) == 121
+    with (tmp_path / "a" / "metrics.csv").open() as f:
+        rows = list(csv.DictReader(f))
+    assert 0.9 < float(rows[1]["silent_share"]) <= 1
 
 
 def forked(work: Callable[[], int]) -> int:

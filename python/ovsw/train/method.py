@@ -65,6 +65,7 @@ class OvSW:
         start = torch.ones_like if track_ones else torch.zeros_like
         self._rate = [start(w, requires_grad=False) for w in self._weights] if sad else []
         self._before = [w.detach().clone() for w in self._weights] if sad else []
+        self._ever = [torch.zeros_like(w, dtype=torch.bool, requires_grad=False) for w in self._weights] if sad else []
 
     @torch.no_grad()
     def step(self) -> None:
@@ -99,6 +100,8 @@ class OvSW:
             grads, masks, penalised = (list(column) for column in zip(*found))
             torch._foreach_addcmul_(grads, masks, penalised, value=self.gamma)
         torch._foreach_copy_(self._before, weights)
+        for ever, flip in zip(self._ever, flipped):
+            ever.logical_or_(flip)
         self.flips = torch.stack([f.sum() for f in flipped])
         self.silent = torch.stack([s.sum() for s in silent])
 
@@ -111,6 +114,18 @@ class OvSW:
         """The share of all binary weights whose sign changed in the step before the last."""
         total = sum(w.numel() for w in self._weights)
         return float(self.flips.sum()) / total if self.flips is not None else float("nan")
+
+    def never_flipped(self) -> dict[str, Tensor]:
+        """Per layer, which weights have kept their sign at every step so far."""
+        return {name: ~ever for name, ever in zip(self.weights, self._ever)}
+
+    def flip_history(self) -> list[Tensor]:
+        """The masks behind `never_flipped`, to be saved beside `state_dict` and given back to `load_flip_history`."""
+        return self._ever
+
+    def load_flip_history(self, history: list[Tensor]) -> None:
+        for mine, saved in zip(self._ever, history):
+            mine.copy_(saved)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The state under the reference implementation's names: `<layer>.weight_prev` and `<layer>.tracker`."""

@@ -52,6 +52,7 @@ class TrainConfig:
     warmup: int = 5
     label_smoothing: float = 0.0
     lars_eta: float = 0.001
+    sync_bn: bool = False  # with several processes: batch norm over the whole batch
     seeds: list[int] = field(default_factory=lambda: [46])
 
 

@@ -1,4 +1,4 @@
-"""The trainer, in one file: build, run epochs, evaluate, save. One process, CPU or one GPU.
+"""The trainer, in one file: build, run epochs, evaluate, save. On a CPU or GPUs, in one process or under torchrun.
 
 Everything random in an epoch (order, augmentation) comes from the seed and the epoch's number, and a checkpoint is
 written whole or not at all at the end of each. So a run that is killed at any moment loses the epoch under way, and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
@@ -26,11 +28,15 @@ from ovsw.format import replace_file
 from ovsw.nn import BinaryConv2d, create, network
 from ovsw.train import augment
 from ovsw.train.data import DataError, FolderSet, MemorySet, open_split
+from ovsw.train.distributed import World, join_world, sync_batch_norms
 from ovsw.train.method import OvSW
 from ovsw.train.optim import learning_rate, make_optimizer
 from ovsw.train.recipe import Recipe, as_dict
 
-METRICS = ("epoch", "lr", "loss", "train_acc1", "test_acc1", "test_acc5", "flip_rate", "silent_share", "seconds")
+METRICS = (
+    *("epoch", "lr", "loss", "train_acc1", "test_acc1", "test_acc5"),
+    *("flip_rate", "silent_share", "never_flipped", "seconds"),
+)
 Split = Union[MemorySet, FolderSet]
 
 
@@ -43,9 +49,11 @@ class Run:
     seed: int
     device: torch.device
     model: nn.Module
+    forward: nn.Module  # the model, wrapped if there are several processes
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
-    ovsw: OvSW | None
+    ovsw: OvSW
+    world: World = field(default_factory=World)
     epoch: int = 0
     best: float = 0.0
     metrics: list[dict[str, float]] = field(default_factory=list)
@@ -55,6 +63,9 @@ def start(recipe: Recipe, folder: Path, seed: int, device: str = "cpu", amp: boo
     """A fresh run; its initial weights are saved as `initial.pth`."""
     if amp and not device.startswith("cuda"):
         raise ValueError("--amp needs a GPU: half precision on this device is far slower than float32")
+    world = join_world(device)
+    if device == "cuda" and world.size > 1:
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     torch.manual_seed(seed)
     net = recipe.network
     model = create(net.name, net.num_classes, learned_scale=net.learned_scale)
@@ -67,23 +78,23 @@ def start(recipe: Recipe, folder: Path, seed: int, device: str = "cpu", amp: boo
             layer.weight.mul_(net.init_scale)
         layer.zero = net.sign_zero
         layer.tau = net.recu_tau or None
+    if recipe.train.sync_bn:
+        sync_batch_norms(model)
     model.to(device)
     config = recipe.ovsw
-    ovsw = None
-    if config.ags or config.sad:
-        ovsw = OvSW(
-            model,
-            config.lam,
-            config.gamma,
-            config.sigma,
-            config.momentum,
-            ags=config.ags,
-            sad=config.sad,
-            track_ones=config.track_ones,
-        )
+    ovsw = OvSW(  # with a penalty of 0 it only watches: vanilla runs report flips and silence too
+        model,
+        config.lam,
+        config.gamma if config.sad else 0.0,
+        config.sigma,
+        config.momentum,
+        ags=config.ags,
+        track_ones=config.track_ones,
+    )
     optimizer = make_optimizer(model, recipe.train)
     scaler = torch.amp.GradScaler("cuda", enabled=amp)
-    return Run(recipe, folder, seed, torch.device(device), model, optimizer, scaler, ovsw)
+    forward = DistributedDataParallel(model) if world.size > 1 else model
+    return Run(recipe, folder, seed, torch.device(device), model, forward, optimizer, scaler, ovsw, world)
 
 
 def train(run: Run, data: Path | None, quiet: bool = False) -> None:
@@ -100,8 +111,10 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
         after = [torch.sign(layer.weight.detach()) for layer in _binary_layers(run.model).values()]
         flips = sum(int((a != b).sum()) for a, b in zip(signs, after))
         row["flip_rate"] = flips / sum(a.numel() for a in after)
-        row["silent_share"] = run.ovsw.silent_share() if run.ovsw is not None else float("nan")
-        row.update(evaluate(run.model, recipe, test_set, run.device))
+        row["silent_share"] = run.ovsw.silent_share()
+        never = [mask.float().mean() * mask.numel() for mask in run.ovsw.never_flipped().values()]
+        row["never_flipped"] = float(sum(never)) / sum(a.numel() for a in after)
+        row.update(evaluate(run.model, recipe, test_set, run.device, run.world))
         row["seconds"] = time.perf_counter() - began
         run.epoch += 1
         run.metrics.append(row)
@@ -112,11 +125,13 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
             _save(run, "model_best.pth", accuracies)
         _save(run, "last.pth", accuracies)
         _write_metrics(run)
-        if not quiet:
+        run.world.wait()
+        if not quiet and run.world.rank == 0:
             tqdm.write(
                 f"epoch {run.epoch}/{recipe.train.epochs}: loss {row['loss']:.4f}, train {row['train_acc1']:.2f} %, "
                 f"test {row['test_acc1']:.2f} %, flips {100 * row['flip_rate']:.2f} %, "
-                f"silent {100 * row['silent_share']:.1f} %, {row['seconds']:.0f} s"
+                f"silent {100 * row['silent_share']:.1f} %, never flipped {100 * row['never_flipped']:.1f} %, "
+                f"{row['seconds']:.0f} s"
             )
 
 
@@ -133,20 +148,21 @@ def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, fl
     for group in run.optimizer.param_groups:
         group["lr"] = lr
     run.model.train()
-    loss_sum, correct, seen = 0.0, 0, 0
-    batches = _train_batches(recipe, split, run.seed, run.epoch)
+    loss_sum, correct, seen = 0.0, 0.0, 0.0
+    batches = _train_batches(recipe, split, run.seed, run.epoch, run.world)
     count = -(-len(split) // recipe.train.batch)
-    with tqdm(batches, total=count, leave=False, disable=quiet, desc=f"epoch {run.epoch + 1}") as bar:
+    with tqdm(
+        batches, total=count, leave=False, disable=quiet or run.world.rank > 0, desc=f"epoch {run.epoch + 1}"
+    ) as bar:
         for images, labels in bar:
             x, y = images.to(run.device), labels.to(run.device)
             with torch.autocast(run.device.type, enabled=run.scaler.is_enabled()):
-                logits = run.model(x)
+                logits = run.forward(x)
                 loss = F.cross_entropy(logits, y, label_smoothing=recipe.train.label_smoothing)
             run.optimizer.zero_grad()
             run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             run.scaler.unscale_(run.optimizer)
-            if run.ovsw is not None:
-                run.ovsw.step()
+            run.ovsw.step()
             run.scaler.step(run.optimizer)
             run.scaler.update()
             value = loss.item()
@@ -155,20 +171,34 @@ def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, fl
             loss_sum += value * len(y)
             correct += int((logits.argmax(1) == y).sum())
             seen += len(y)
-            if not quiet:
+            if not bar.disable:
                 bar.set_postfix(loss=f"{loss_sum / seen:.3f}", acc=f"{100 * correct / seen:.1f}", lr=f"{lr:.4f}")
+    loss_sum, correct, seen = run.world.total(loss_sum, correct, seen)
     return {"loss": loss_sum / seen, "train_acc1": 100 * correct / seen}
 
 
-def _train_batches(recipe: Recipe, split: Split, seed: int, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Augmented batches in an order that depends on the seed and the epoch alone."""
+def _train_batches(
+    recipe: Recipe, split: Split, seed: int, epoch: int, world: World
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """This rank's part of augmented batches, whose order depends on the seed and the epoch alone.
+
+    A set in memory is augmented as in one process and then shared out, so that the number of processes changes nothing.
+    From a folder each rank decodes its own part only.
+    """
     spec = network(recipe.network.name)
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     order = torch.randperm(len(split), generator=generator)
     batches = torch.split(order, recipe.train.batch)
+    if isinstance(split, FolderSet):
+        batches = tuple(world.share(batch) for batch in batches)
+        generator.manual_seed((seed * 1_000_003 + epoch) * 1009 + world.rank)
     for indices, images in _images(split, batches, recipe.data.workers, spec.input_size, seed * 1_000_003 + epoch):
         x = augment.apply(images, recipe.data.augment, spec.mean, spec.std, generator, spec.input_size)
-        yield x, split.labels[indices]
+        y = split.labels[indices]
+        if isinstance(split, MemorySet):
+            x, y = world.share(x), world.share(y)
+        if len(y):
+            yield x, y
 
 
 def _images(
@@ -197,25 +227,29 @@ class _Decoded(Dataset[Tensor]):
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, recipe: Recipe, split: Split, device: torch.device) -> dict[str, float]:
-    """Top-1 and top-5 accuracy in percent, in float32."""
+def evaluate(model: nn.Module, recipe: Recipe, split: Split, device: torch.device, world: World) -> dict[str, float]:
+    """Top-1 and top-5 accuracy in percent, in float32; each rank takes every n-th batch."""
     model.eval()
     spec = network(recipe.network.name)
-    top1 = top5 = 0
-    batches = torch.split(torch.arange(len(split)), 256)
+    top1 = top5 = 0.0
+    batches = torch.split(torch.arange(len(split)), 256)[world.rank :: world.size]
     for indices, images in _images(split, batches, recipe.data.workers, spec.input_size, None):
         logits = model(augment.normalise(images, spec.mean, spec.std).to(device)).cpu()
         ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == split.labels[indices][:, None]
         top1 += int(ranked[:, 0].sum())
         top5 += int(ranked.any(dim=1).sum())
+    top1, top5 = world.total(top1, top5)
     return {"test_acc1": 100 * top1 / len(split), "test_acc5": 100 * top5 / len(split)}
 
 
 def _save(run: Run, name: str, accuracies: dict[str, float]) -> None:
-    """A checkpoint in the reference implementation's form, with what a resume needs under `ovsw`."""
+    """A checkpoint in the reference implementation's form, with what a resume needs under `ovsw`. Rank 0 writes."""
+    if run.world.rank > 0:
+        return
     state = run.model.state_dict()
-    if run.ovsw is not None:
-        state.update(run.ovsw.state_dict())
+    watched = run.ovsw.state_dict()
+    if run.recipe.ovsw.sad:  # where the reference has these buffers too
+        state.update(watched)
     checkpoint = {
         "epoch": run.epoch,
         "arch": run.recipe.network.name,
@@ -229,6 +263,8 @@ def _save(run: Run, name: str, accuracies: dict[str, float]) -> None:
             "scaler": run.scaler.state_dict(),
             "rng": torch.get_rng_state(),
             "metrics": run.metrics,
+            "state": {} if run.recipe.ovsw.sad else watched,
+            "flip_history": run.ovsw.flip_history(),
         },
     }
     buffer = io.BytesIO()
@@ -251,12 +287,10 @@ def resume(run: Run) -> None:
     ]
     if changed or checkpoint["ovsw"]["seed"] != run.seed:
         raise ValueError(f"{path}: is of another recipe or seed: {', '.join(changed) or checkpoint['ovsw']['seed']}")
-    state = dict(checkpoint["state_dict"])
-    if run.ovsw is not None:
-        run.ovsw.load_state_dict(state)
-        for key in run.ovsw.state_dict():
-            del state[key]
-    run.model.load_state_dict(state)
+    state = {**checkpoint["state_dict"], **checkpoint["ovsw"]["state"]}
+    run.ovsw.load_state_dict(state)
+    run.ovsw.load_flip_history(checkpoint["ovsw"]["flip_history"])
+    run.model.load_state_dict({k: v for k, v in state.items() if k not in run.ovsw.state_dict()})
     run.optimizer.load_state_dict(checkpoint["optimizer"])
     run.scaler.load_state_dict(checkpoint["ovsw"]["scaler"])
     torch.set_rng_state(checkpoint["ovsw"]["rng"].cpu())
@@ -264,6 +298,8 @@ def resume(run: Run) -> None:
 
 
 def _write_metrics(run: Run) -> None:
+    if run.world.rank > 0:
+        return
     text = io.StringIO()
     writer = csv.DictWriter(text, METRICS)
     writer.writeheader()
