@@ -157,7 +157,9 @@ def test_random_networks_are_seeded() -> None:
     assert logits.std() > 0.1
 
 
-@pytest.mark.parametrize("name", ["ovsw-run", "ovsw-info", "ovsw-demo", "ovsw-export", "ovsw-train"])
+@pytest.mark.parametrize(
+    "name", ["ovsw-run", "ovsw-info", "ovsw-demo", "ovsw-export", "ovsw-train", "ovsw-flips", "ovsw-landscape"]
+)
 def test_installed_commands(name: str) -> None:
     """Help, version, and exit code 2 for unknown options."""
     program = str(Path(sys.executable).parent / name)

@@ -146,7 +146,8 @@ def test_ags_and_sad_by_hand() -> None:
         ovsw.step()
         torch.testing.assert_close(layer.weight.grad, expected, atol=1e-6, rtol=1e-5)
         assert ovsw.silent_share() == pytest.approx(float((rate < sigma).float().mean()))
-        assert torch.equal(ovsw.never_flipped()["weight"], never)
+        assert torch.equal(ovsw.flip_history()["weight"], ~never)
+        assert ovsw.never_flipped() == pytest.approx(float(never.float().mean()))
         with torch.no_grad():
             layer.weight += torch.randn_like(weight) * 0.3
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from ovsw import Engine
 from ovsw.export.cli import main as export_main
-from ovsw.nn import create
-from ovsw.train import augment, cli, trainer
+from ovsw.nn import create, network
+from ovsw.train import augment, cli, flips, landscape, trainer
 from ovsw.train.data import DataError, FolderSet, MemorySet, open_split
 from ovsw.train.optim import LARS, learning_rate, make_optimizer
 from ovsw.train.recipe import TrainConfig, load_recipe, recipes, set_values
@@ -513,3 +513,79 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "table1-cresnet20" in text
     assert "87.7 % top-1" in text
+
+
+# Looking at runs
+
+
+def test_flips_of_a_run(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert flips.main([str(finished), "-o", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    with (tmp_path / "flips.csv").open() as f:
+        rows = list(csv.reader(f))[1:]
+    assert len(rows) == 18
+    first, last = (torch.load(finished / n, weights_only=True) for n in ("initial.pth", "last.pth"))
+    for name, size, never, changed in rows:
+        start, end = (c["state_dict"][f"{name}.weight"] for c in (first, last))
+        ever = last["ovsw"]["flip_history"][f"{name}.weight"]
+        assert int(size) == start.numel()
+        assert float(changed) == pytest.approx(100 * float((start.sign() != end.sign()).float().mean()), abs=0.006)
+        assert float(never) == pytest.approx(100 * float((~ever).float().mean()), abs=0.006)
+        # what never flipped has its first sign; the last optimiser step comes after the last look
+        moved = (start.sign() != end.sign()) & ~ever
+        assert moved.float().mean() < 0.05
+        assert name in text
+    for picture in ("flips.png", "flips_epochs.png"):
+        with Image.open(tmp_path / picture) as image:
+            assert min(image.size) > 300
+            assert len(set(image.convert("L").resize((64, 64)).getdata())) > 10
+
+
+def test_flips_between_checkpoints(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert flips.main([str(finished / "initial.pth"), str(finished / "last.pth")]) == 0
+    assert "layer3.2.conv2.weight" in capsys.readouterr().out
+    assert {share for _, _, share in flips.compare(finished / "last.pth", finished / "last.pth")} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["nowhere"], "nowhere: no such file"),
+        (["RUN/last.pth"], "two at a time"),
+        (["RUN/last.pth", "RUN/metrics.csv"], "metrics.csv: not a checkpoint"),
+        (["RUN", "--layers", "conv9"], "no binary layer 'conv9'"),
+        (["RUN", "-o", "RUN/missing"], "does not exist"),
+    ],
+)
+def test_flips_refuses(given: list[str], words: str, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert flips.main([g.replace("RUN", str(finished)) for g in given]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_landscape(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "loss.png"
+    small = ["--grid", "3", "--images", "32", "-o", str(out)]
+    assert landscape.main([str(finished / "last.pth"), *small]) == 0
+    with out.with_suffix(".csv").open() as f:
+        rows = {(float(a), float(b)): float(loss) for a, b, loss in list(csv.reader(f))[1:]}
+    assert len(rows) == 9
+    model = create("cResNet20_1w1a").eval()
+    state = torch.load(finished / "last.pth", weights_only=True)["state_dict"]
+    model.load_state_dict({k: v for k, v in state.items() if not k.endswith(("weight_prev", "tracker"))})
+    split = open_split("synthetic", None, "test")
+    assert isinstance(split, MemorySet)
+    spec = network("cResNet20")
+    with torch.no_grad():
+        logits = model(augment.normalise(split.images[:32], spec.mean, spec.std))
+    assert rows[0.0, 0.0] == pytest.approx(float(nn.functional.cross_entropy(logits, split.labels[:32])), abs=1e-5)
+    assert out.stat().st_size > 10_000
+    assert landscape.main([str(finished / "metrics.csv"), *small]) == 2
+    assert landscape.main([str(finished / "last.pth"), "-o", str(tmp_path / "missing" / "x.png")]) == 2
+
+
+def test_directions_are_filter_normalised() -> None:
+    model = create("cResNet20_1w1a")
+    found = landscape.direction(model, torch.Generator().manual_seed(0))
+    weight, step = model.get_submodule("layer2.0.conv1").weight, found["layer2.0.conv1.weight"]
+    torch.testing.assert_close(step.flatten(1).norm(dim=1), weight.detach().flatten(1).norm(dim=1))  # type: ignore[operator]
+    assert not found["bn1.bias"].any()

@@ -115,17 +115,17 @@ class OvSW:
         total = sum(w.numel() for w in self._weights)
         return float(self.flips.sum()) / total if self.flips is not None else float("nan")
 
-    def never_flipped(self) -> dict[str, Tensor]:
-        """Per layer, which weights have kept their sign at every step so far."""
-        return {name: ~ever for name, ever in zip(self.weights, self._ever)}
+    def flip_history(self) -> dict[str, Tensor]:
+        """Per weight, a mask of those that have changed their sign at some step; to be saved beside `state_dict`."""
+        return dict(zip(self.weights, self._ever))
 
-    def flip_history(self) -> list[Tensor]:
-        """The masks behind `never_flipped`, to be saved beside `state_dict` and given back to `load_flip_history`."""
-        return self._ever
+    def load_flip_history(self, history: Mapping[str, Tensor]) -> None:
+        for name, ever in self.flip_history().items():
+            ever.copy_(history[name])
 
-    def load_flip_history(self, history: list[Tensor]) -> None:
-        for mine, saved in zip(self._ever, history):
-            mine.copy_(saved)
+    def never_flipped(self) -> float:
+        """The share of all binary weights that have kept their sign at every step so far."""
+        return 1.0 - sum(int(ever.sum()) for ever in self._ever) / sum(ever.numel() for ever in self._ever)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The state under the reference implementation's names: `<layer>.weight_prev` and `<layer>.tracker`."""

@@ -112,8 +112,7 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
         flips = sum(int((a != b).sum()) for a, b in zip(signs, after))
         row["flip_rate"] = flips / sum(a.numel() for a in after)
         row["silent_share"] = run.ovsw.silent_share()
-        never = [mask.float().mean() * mask.numel() for mask in run.ovsw.never_flipped().values()]
-        row["never_flipped"] = float(sum(never)) / sum(a.numel() for a in after)
+        row["never_flipped"] = run.ovsw.never_flipped()
         row.update(evaluate(run.model, recipe, test_set, run.device, run.world))
         row["seconds"] = time.perf_counter() - began
         run.epoch += 1

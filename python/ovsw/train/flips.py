@@ -1,0 +1,202 @@
+"""`ovsw-flips`: which weights are silent, as tables and as the paper's pictures (its Figure 1 and Appendix A)."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ovsw.cli import add_version, command
+from ovsw.summary import table
+
+
+@dataclass
+class LayerFlips:
+    """One binary layer of a run: its weights at the start and which of them never changed their sign."""
+
+    name: str
+    start: np.ndarray
+    end: np.ndarray
+    never: np.ndarray
+
+    @property
+    def never_share(self) -> float:
+        return float(self.never.mean())
+
+    @property
+    def changed_share(self) -> float:
+        """Weights whose sign at the end is not that at the start."""
+        return float((np.sign(self.start) != np.sign(self.end)).mean())
+
+
+def load_run(folder: Path) -> list[LayerFlips]:
+    """The binary layers of a run of `ovsw-train`."""
+    first, last = _load(folder / "initial.pth"), _load(folder / "last.pth")
+    if "ovsw" not in last:
+        raise ValueError(f"{folder / 'last.pth'}: was not written by ovsw-train")
+    layers = []
+    for name, ever in last["ovsw"]["flip_history"].items():
+        start, end = (c["state_dict"][name].flatten().numpy() for c in (first, last))
+        layers.append(LayerFlips(name[: -len(".weight")], start, end, ~ever.flatten().numpy()))
+    return layers
+
+
+def compare(a: Path, b: Path) -> list[tuple[str, int, float]]:
+    """Name, size and share of differing signs of the convolution weights that two checkpoints have in common."""
+    first, second = (_state(_load(path)) for path in (a, b))
+    common = [k for k, v in first.items() if v.ndim == 4 and k in second and second[k].shape == v.shape]
+    if not common:
+        raise ValueError(f"{a} and {b} have no convolution weights in common")
+    return [
+        (k, v.numel(), float((torch.sign(v) != torch.sign(second[k])).float().mean()))
+        for k, v in ((k, first[k]) for k in common)
+    ]
+
+
+def _load(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # a damaged file can raise almost anything
+        raise ValueError(f"{path}: not a checkpoint") from None
+    if not isinstance(loaded, dict):
+        raise ValueError(f"{path}: not a checkpoint")
+    return loaded
+
+
+def _state(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
+    state = checkpoint.get("state_dict", checkpoint)
+    skipped = (".weight_prev", ".tracker")
+    return {k: v for k, v in state.items() if isinstance(v, Tensor) and not k.endswith(skipped)}
+
+
+def histogram(layers: list[LayerFlips], path: Path) -> None:
+    """Initial weights of each layer, with those that never flipped laid over them."""
+    plt = _pyplot()
+    columns = min(2, len(layers))
+    rows = -(-len(layers) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(5.5 * columns, 3.6 * rows), squeeze=False)
+    for axis, layer in zip(axes.flat, layers):
+        bins = np.histogram_bin_edges(layer.start, 80)
+        axis.hist(layer.start, bins, color="#9ecae1", label="all weights at the start")
+        share = f"never flipped: {100 * layer.never_share:.2f} %"
+        axis.hist(layer.start[layer.never], bins, color="#de2d26", alpha=0.75, label=share)
+        axis.set_title(f"{layer.name}.weight")
+        axis.set_xlabel("initial weight")
+        axis.set_ylabel("count")
+        axis.legend(loc="upper right", fontsize=8)
+    for axis in axes.flat[len(layers) :]:
+        axis.set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def epochs_picture(runs: dict[str, list[dict[str, str]]], path: Path) -> None:
+    """Accuracy and flip rate over the epochs, for one run or several."""
+    plt = _pyplot()
+    figure, axis = plt.subplots(figsize=(7, 4.2))
+    right = axis.twinx()
+    colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    lines = []
+    for (name, rows), colour in zip(runs.items(), colours):
+        x = [int(row["epoch"]) for row in rows]
+        lines += axis.plot(
+            x, [float(r["test_acc1"]) for r in rows], color=colour, marker="o", ms=3, label=f"{name}: top-1"
+        )
+        lines += right.plot(
+            x, [100 * float(r["flip_rate"]) for r in rows], color=colour, ls="--", label=f"{name}: flip rate"
+        )
+    axis.set_xlabel("epoch")
+    axis.set_ylabel("test accuracy, %")
+    right.set_ylabel("weights that flipped in the epoch, %")
+    right.set_ylim(bottom=0)
+    axis.legend(lines, [line.get_label() for line in lines], loc="center right", fontsize=8)
+    axis.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="ovsw-flips",
+        description="Show silent weights: of runs of ovsw-train, or between two checkpoints.",
+    )
+    p.add_argument("inputs", metavar="RUN", nargs="+", help="run folders (the first is drawn), or A.pth B.pth")
+    p.add_argument("-o", "--output", metavar="DIR", help="where CSV and PNG files go (default: the first run)")
+    p.add_argument("--layers", metavar="NAME", nargs="+", help="layers to draw (default: the last of each stage)")
+    add_version(p)
+    return p
+
+
+@command("ovsw-flips")
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    paths = [Path(p) for p in args.inputs]
+    if not all(p.exists() for p in paths):
+        missing = next(p for p in paths if not p.exists())
+        raise FileNotFoundError(f"{missing}: no such file or folder")
+    if paths[0].is_file():
+        if len(paths) != 2:
+            raise ValueError("checkpoints are compared two at a time: A.pth B.pth")
+        rows = [(name, f"{n:,}", f"{100 * share:.2f}") for name, n, share in compare(*paths)]
+        print(table(("weight", "size", "signs that differ, %"), rows, right=(1, 2)))
+        return 0
+    layers = load_run(paths[0])
+    output = Path(args.output) if args.output else paths[0]
+    if not output.is_dir():
+        raise ValueError(f"the folder {output} does not exist")
+    chosen = _chosen(layers, args.layers)
+    shown = [
+        (layer.name, str(layer.start.size), f"{100 * layer.never_share:.2f}", f"{100 * layer.changed_share:.2f}")
+        for layer in layers
+    ]
+    head = ("layer", "weights", "never flipped, %", "other sign than at the start, %")
+    print(table(head, shown, right=(1, 2, 3)))
+    with (output / "flips.csv").open("w", newline="") as f:
+        csv.writer(f).writerows([head, *shown])
+    histogram(chosen, output / "flips.png")
+    epochs_picture({p.name: _metrics(p) for p in paths}, output / "flips_epochs.png")
+    print(f"wrote flips.csv, flips.png and flips_epochs.png to {output}")
+    return 0
+
+
+def _metrics(folder: Path) -> list[dict[str, str]]:
+    path = folder / "metrics.csv"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    with path.open() as f:
+        return list(csv.DictReader(f))
+
+
+def _chosen(layers: list[LayerFlips], names: list[str] | None) -> list[LayerFlips]:
+    by_name = {layer.name: layer for layer in layers}
+    if names:
+        unknown = [n for n in names if n not in by_name]
+        if unknown:
+            raise ValueError(f"no binary layer '{unknown[0]}'; there are {', '.join(by_name)}")
+        return [by_name[n] for n in names]
+    stages = {layer.name.split(".")[0]: layer for layer in layers}  # the last of each
+    return list(stages.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main(None))

@@ -1,0 +1,130 @@
+"""`ovsw-landscape`: the loss around a trained network along two random, filter-normalised directions (Figure 4)."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ovsw.cli import add_version, command
+from ovsw.nn import BinaryConv2d, create, network
+from ovsw.train import augment
+from ovsw.train.data import MemorySet, open_split
+from ovsw.train.flips import _load, _pyplot
+from ovsw.train.recipe import from_dict
+
+
+def direction(model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+    """A random direction in which every filter has the norm of the network's own; vectors stay as they are."""
+    found = {}
+    for name, p in model.named_parameters():
+        step = torch.zeros_like(p)
+        if p.ndim > 1:
+            step = torch.randn(p.shape, generator=generator).to(p)
+            axes = list(range(1, p.ndim))
+            norm = torch.linalg.vector_norm(step, dim=axes, keepdim=True).clamp_(min=1e-12)
+            step *= torch.linalg.vector_norm(p.detach(), dim=axes, keepdim=True) / norm
+        found[name] = step
+    return found
+
+
+@torch.no_grad()
+def surface(model: nn.Module, x: Tensor, y: Tensor, grid: int, span: float, seed: int = 0) -> np.ndarray:
+    """The loss on a grid x grid raster of [-span, span]^2; the network is put back as it was."""
+    generator = torch.Generator().manual_seed(seed)
+    one, two = direction(model, generator), direction(model, generator)
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    steps = np.linspace(-span, span, grid)
+    losses = np.empty((grid, grid))
+    model.eval()
+    for i, a in enumerate(steps):
+        for j, b in enumerate(steps):
+            for name, p in model.named_parameters():
+                p.copy_(start[name] + float(a) * one[name] + float(b) * two[name])
+            losses[i, j] = F.cross_entropy(model(x), y).item()
+    for name, p in model.named_parameters():
+        p.copy_(start[name])
+    return losses
+
+
+def picture(losses: np.ndarray, span: float, title: str, path: Path) -> None:
+    plt: Any = _pyplot()
+    steps = np.linspace(-span, span, len(losses))
+    a, b = np.meshgrid(steps, steps, indexing="ij")
+    figure = plt.figure(figsize=(11, 4.6))
+    left = figure.add_subplot(1, 2, 1, projection="3d")
+    left.plot_surface(a, b, losses, cmap="viridis", linewidth=0)
+    left.set_xlabel("direction 1")
+    left.set_ylabel("direction 2")
+    left.set_zlabel("loss")
+    right = figure.add_subplot(1, 2, 2)
+    filled = right.contourf(a, b, losses, 20, cmap="viridis")
+    right.plot(0, 0, "r+", ms=10)
+    right.set_xlabel("direction 1")
+    right.set_ylabel("direction 2")
+    figure.colorbar(filled, label="loss")
+    figure.suptitle(title)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="ovsw-landscape", description="Draw the loss around a checkpoint of ovsw-train, filter-normalised."
+    )
+    p.add_argument("checkpoint", metavar="CKPT", help="last.pth or model_best.pth of a run")
+    p.add_argument("--data", metavar="DIR", help="where the data set lies")
+    p.add_argument("-o", "--output", metavar="OUT.png", required=True, help="the picture; a .csv goes beside it")
+    p.add_argument("--grid", metavar="N", type=int, default=21, help="points each way (default: %(default)s)")
+    p.add_argument("--span", metavar="X", type=float, default=1.0, help="how far each way (default: %(default)s)")
+    p.add_argument("--images", metavar="N", type=int, default=512, help="test images (default: %(default)s)")
+    add_version(p)
+    return p
+
+
+@command("ovsw-landscape")
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    output = Path(args.output)
+    if args.grid < 2 or args.images < 1 or not args.span > 0:
+        raise ValueError("--grid must be at least 2, --images at least 1 and --span positive")
+    if not output.parent.is_dir():
+        raise ValueError(f"{output}: the folder {output.parent} does not exist")
+    checkpoint = _load(Path(args.checkpoint))
+    if "ovsw" not in checkpoint:
+        raise ValueError(f"{args.checkpoint}: was not written by ovsw-train")
+    recipe = from_dict(checkpoint["ovsw"]["recipe"])
+    spec = network(recipe.network.name)
+    model = create(spec.name, recipe.network.num_classes, learned_scale=recipe.network.learned_scale)
+    for module in model.modules():
+        if isinstance(module, BinaryConv2d):
+            module.zero = recipe.network.sign_zero
+    known = model.state_dict()
+    model.load_state_dict({k: v for k, v in checkpoint["state_dict"].items() if k in known})
+    data = Path(args.data) if args.data else None
+    options = {"num_classes": recipe.network.num_classes, "size": spec.input_size}
+    split = open_split(recipe.data.kind, data, "test", **options)  # type: ignore[arg-type]
+    if not isinstance(split, MemorySet):
+        raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; landscapes take CIFAR and the like")
+    x = augment.normalise(split.images[: args.images], spec.mean, spec.std)
+    losses = surface(model, x, split.labels[: args.images], args.grid, args.span)
+    steps = np.linspace(-args.span, args.span, args.grid)
+    with output.with_suffix(".csv").open("w", newline="") as f:
+        writer = csv.writer(f)
+        writer.writerow(("direction 1", "direction 2", "loss"))
+        writer.writerows((a, b, losses[i, j]) for i, a in enumerate(steps) for j, b in enumerate(steps))
+    picture(losses, args.span, f"{spec.name}, {args.images} test images", output)
+    print(f"loss {losses.min():.3f} to {losses.max():.3f}; wrote {output} and {output.with_suffix('.csv')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(None))
