@@ -389,6 +389,19 @@ def test_a_run_leaves_what_it_should(finished: Path) -> None:
     assert (finished / "initial.pth").is_file()
 
 
+def test_tensorboard_has_every_metric(finished: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(finished))
+    events.Reload()
+    with (finished / "metrics.csv").open() as f:
+        rows = list(csv.DictReader(f))
+    assert set(events.Tags()["scalars"]) == set(trainer.METRICS[1:])
+    for name in trainer.METRICS[1:]:
+        shown = [e.value for e in events.Scalars(name)]
+        assert shown == pytest.approx([float(row[name]) for row in rows], rel=1e-5)
+
+
 def test_checkpoints_go_through_the_exporter(finished: Path, tmp_path: Path) -> None:
     """Trained here, exported, and the engine agrees with PyTorch (ovsw-export verifies that)."""
     model = tmp_path / "m.bnn"

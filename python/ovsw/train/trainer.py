@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from ovsw.format import replace_file
@@ -101,6 +102,7 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
     """Runs the epochs that are left. Ctrl-C ends it after the last finished epoch, which is saved already."""
     recipe = run.recipe
     train_set, test_set = (_open(recipe, data, split) for split in ("train", "test"))
+    board = SummaryWriter(str(run.folder), purge_step=run.epoch + 1) if run.world.rank == 0 else None
     if run.epoch == 0:
         _save(run, "initial.pth", {})
     while run.epoch < recipe.train.epochs:
@@ -124,6 +126,10 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
             _save(run, "model_best.pth", accuracies)
         _save(run, "last.pth", accuracies)
         _write_metrics(run)
+        if board is not None:
+            for name in METRICS[1:]:
+                board.add_scalar(name, row[name], run.epoch)
+            board.flush()
         run.world.wait()
         if not quiet and run.world.rank == 0:
             tqdm.write(
