@@ -61,7 +61,7 @@ class Run:
 
 
 def start(recipe: Recipe, folder: Path, seed: int, device: str = "cpu", amp: bool = False) -> Run:
-    """A fresh run; its initial weights are saved as `initial.pth`."""
+    """A fresh run, ready to train or to be resumed."""
     if amp and not device.startswith("cuda"):
         raise ValueError("--amp needs a GPU: half precision on this device is far slower than float32")
     world = join_world(device)
@@ -99,7 +99,10 @@ def start(recipe: Recipe, folder: Path, seed: int, device: str = "cpu", amp: boo
 
 
 def train(run: Run, data: Path | None, quiet: bool = False) -> None:
-    """Runs the epochs that are left. Ctrl-C ends it after the last finished epoch, which is saved already."""
+    """Runs the epochs that are left; `initial.pth` keeps the weights from before the first.
+
+    Ctrl-C loses the epoch under way like any other end; what was finished is saved already.
+    """
     recipe = run.recipe
     train_set, test_set = (_open(recipe, data, split) for split in ("train", "test"))
     board = SummaryWriter(str(run.folder), purge_step=run.epoch + 1) if run.world.rank == 0 else None
@@ -119,7 +122,7 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
         row["seconds"] = time.perf_counter() - began
         run.epoch += 1
         run.metrics.append(row)
-        best = row["test_acc1"] > run.best
+        best = row["test_acc1"] > run.best or run.epoch == 1
         run.best = max(run.best, row["test_acc1"])
         accuracies = {"curr_acc1": row["test_acc1"], "curr_acc5": row["test_acc5"]}
         if best:
