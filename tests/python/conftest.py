@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,14 @@ def shared(*parts: str) -> Path:
 def isa(request: pytest.FixtureRequest) -> str:
     """Each kernel table that this machine can run."""
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """Test runs beside each other spin at torch's barriers, and forked ones must not inherit its threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -10,7 +10,7 @@ import random
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +30,7 @@ from ovsw.train.recipe import TrainConfig, load_recipe, recipes, set_values
 
 from conftest import shared
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_torch_thread() -> Iterator[None]:
-    """Forked runs must not inherit torch's worker threads, and small ones are quicker without."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 # Recipes

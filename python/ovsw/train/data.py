@@ -21,6 +21,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ovsw.image import load_pixels
 from ovsw.train.augment import crop_box
 
 KINDS = ("cifar10", "cifar100", "fashion-mnist", "folder", "synthetic")
@@ -61,37 +62,25 @@ class FolderSet:
     def load(
         self, index: int, size: int, resize: int, scale: tuple[float, float] | None, rng: np.random.Generator
     ) -> Tensor:
-        """One image as uint8 (3, size, size): a random resized crop if `scale` is given, else the centre."""
+        """One image as uint8 (3, size, size): a random resized crop if `scale` is given, else as for evaluation."""
         for offset in range(len(self.paths)):
             path = self.paths[(index + offset) % len(self.paths)]
             try:
-                with Image.open(path) as image:
-                    rgb = image.convert("RGB")
+                pixels = _random_crop(path, size, scale, rng) if scale else load_pixels(path, 3, resize, (size, size))
             except (OSError, SyntaxError, ValueError) as e:
                 if self.broken == "skip":
                     continue
                 how = "--set data.broken=skip passes over it"
                 raise DataError(f"{path}: cannot be decoded ({type(e).__name__}); {how}") from None
-            return _to_tensor(_crop(rgb, size, resize, scale, rng))
+            return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
         raise DataError("no image of the set can be decoded")
 
 
-def _crop(
-    image: Image.Image, size: int, resize: int, scale: tuple[float, float] | None, rng: np.random.Generator
-) -> Image.Image:
-    width, height = image.size
-    if scale is not None:
-        top, left, h, w = crop_box(height, width, scale, rng)
-        return image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + w, top + h))
-    short = min(width, height)
-    width, height = int(resize * width / short), int(resize * height / short)
-    image = image.resize((width, height), Image.Resampling.BILINEAR)
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    return image.crop((left, top, left + size, top + size))
-
-
-def _to_tensor(image: Image.Image) -> Tensor:
-    return torch.from_numpy(np.asarray(image, np.uint8).transpose(2, 0, 1).copy())
+def _random_crop(path: Path, size: int, scale: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
+    with Image.open(path) as image:
+        rgb = image.convert("RGB")
+    top, left, h, w = crop_box(rgb.height, rgb.width, scale, rng)
+    return np.asarray(rgb.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + w, top + h)))
 
 
 def open_split(

@@ -38,7 +38,7 @@ class LayerFlips:
 
 def load_run(folder: Path) -> list[LayerFlips]:
     """The binary layers of a run of `ovsw-train`."""
-    first, last = _load(folder / "initial.pth"), _load(folder / "last.pth")
+    first, last = load_checkpoint(folder / "initial.pth"), load_checkpoint(folder / "last.pth")
     if "ovsw" not in last:
         raise ValueError(f"{folder / 'last.pth'}: was not written by ovsw-train")
     layers = []
@@ -50,7 +50,7 @@ def load_run(folder: Path) -> list[LayerFlips]:
 
 def compare(a: Path, b: Path) -> list[tuple[str, int, float]]:
     """Name, size and share of differing signs of the convolution weights that two checkpoints have in common."""
-    first, second = (_state(_load(path)) for path in (a, b))
+    first, second = (_state(load_checkpoint(path)) for path in (a, b))
     common = [k for k, v in first.items() if v.ndim == 4 and k in second and second[k].shape == v.shape]
     if not common:
         raise ValueError(f"{a} and {b} have no convolution weights in common")
@@ -60,7 +60,8 @@ def compare(a: Path, b: Path) -> list[tuple[str, int, float]]:
     ]
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """A checkpoint's dict, read without executing anything. Raises FileNotFoundError or ValueError."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     try:
@@ -80,7 +81,7 @@ def _state(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
 
 def histogram(layers: list[LayerFlips], path: Path) -> None:
     """Initial weights of each layer, with those that never flipped laid over them."""
-    plt = _pyplot()
+    plt = pyplot()
     columns = min(2, len(layers))
     rows = -(-len(layers) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(5.5 * columns, 3.6 * rows), squeeze=False)
@@ -102,7 +103,7 @@ def histogram(layers: list[LayerFlips], path: Path) -> None:
 
 def epochs_picture(runs: dict[str, list[dict[str, str]]], path: Path) -> None:
     """Accuracy and flip rate over the epochs, for one run or several."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, axis = plt.subplots(figsize=(7, 4.2))
     right = axis.twinx()
     colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
@@ -126,7 +127,8 @@ def epochs_picture(runs: dict[str, list[dict[str, str]]], path: Path) -> None:
     plt.close(figure)
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """matplotlib for files, wherever there is no screen."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -17,7 +17,7 @@ from ovsw.cli import add_version, command
 from ovsw.nn import BinaryConv2d, create, network
 from ovsw.train import augment
 from ovsw.train.data import MemorySet, open_split
-from ovsw.train.flips import _load, _pyplot
+from ovsw.train.flips import load_checkpoint, pyplot
 from ovsw.train.recipe import from_dict
 
 
@@ -55,7 +55,7 @@ def surface(model: nn.Module, x: Tensor, y: Tensor, grid: int, span: float, seed
 
 
 def picture(losses: np.ndarray, span: float, title: str, path: Path) -> None:
-    plt: Any = _pyplot()
+    plt: Any = pyplot()
     steps = np.linspace(-span, span, len(losses))
     a, b = np.meshgrid(steps, steps, indexing="ij")
     figure = plt.figure(figsize=(11, 4.6))
@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
         raise ValueError("--grid must be at least 2, --images at least 1 and --span positive")
     if not output.parent.is_dir():
         raise ValueError(f"{output}: the folder {output.parent} does not exist")
-    checkpoint = _load(Path(args.checkpoint))
+    checkpoint = load_checkpoint(Path(args.checkpoint))
     if "ovsw" not in checkpoint:
         raise ValueError(f"{args.checkpoint}: was not written by ovsw-train")
     recipe = from_dict(checkpoint["ovsw"]["recipe"])
