@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ovsw.export.errors import ExportError
-from ovsw.nn import BinaryConv2d, NetworkSpec, create, network, networks
+from ovsw.nn import NetworkSpec, binary_layers, create, network, networks
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.")  # DataParallel, torch.compile
@@ -122,7 +122,7 @@ def _problems(spec: NetworkSpec, state: dict[str, Tensor], input_size: int) -> l
     with torch.device("meta"):
         model = create(spec.name, _classes(spec, state), input_size=input_size)
     expected = {k: tuple(v.shape) for k, v in model.state_dict().items()}
-    scales = {name + _SCALE: m.out_channels for name, m in model.named_modules() if isinstance(m, BinaryConv2d)}
+    scales = {name + _SCALE: layer.out_channels for name, layer in binary_layers(model).items()}
     problems = [f"missing: {k} {_dims(v)}" for k, v in expected.items() if k not in state and not k.endswith(_OPTIONAL)]
     if any(key in state for key in scales):  # learned in one layer, learned in all
         problems += [f"missing: {key} ({n})" for key, n in scales.items() if key not in state]
@@ -165,9 +165,9 @@ def _fill(path: Path, spec: NetworkSpec, state: dict[str, Tensor], input_size: i
     num_classes = _classes(spec, state)
     model = create(spec.name, num_classes, input_size=size)
     learned = False
-    for name, module in model.named_modules():
-        if isinstance(module, BinaryConv2d) and name + _SCALE in state:
-            module.learn_scale()
+    for name, layer in binary_layers(model).items():
+        if name + _SCALE in state:
+            layer.learn_scale()
             state[name + _SCALE] = state[name + _SCALE].reshape(-1)
             learned = True
     model.load_state_dict(state, strict=False)

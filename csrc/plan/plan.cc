@@ -62,6 +62,7 @@ class Planner {
   }
 
   void set_kernel(const Op& op, Step* step) {
+    need_scratch(table_.map_scratch_bytes(op.shape));  // little; what the kernels with weights need comes on top
     switch (op.kind) {
       case OpKind::kBconv:
         step->kernel = table_.bconv;
@@ -78,19 +79,15 @@ class Planner {
         break;
       case OpKind::kMaxpool:
         step->kernel = table_.maxpool;
-        need_scratch(table_.map_scratch_bytes(op.shape));
         break;
       case OpKind::kAvgpool:
         step->kernel = table_.avgpool;
-        need_scratch(table_.map_scratch_bytes(op.shape));
         break;
       case OpKind::kChannelPad:
         step->kernel = table_.channel_pad;
-        need_scratch(table_.map_scratch_bytes(op.shape));
         break;
       case OpKind::kEltwise:
         step->kernel = table_.eltwise;
-        need_scratch(table_.map_scratch_bytes(op.shape));
         break;
     }
   }

@@ -22,7 +22,7 @@ def one_step(folder: Path) -> None:
     """Gradients and weights of one step in float64, batch norm over all ranks."""
     torch.set_default_dtype(torch.float64)
     run = trainer.start(recipe("train.sync_bn=true"), folder, seed=1)
-    split = trainer._open(run.recipe, None, "train")
+    split = trainer.open_data(run.recipe, None, "train")
     images, labels = next(trainer._train_batches(run.recipe, split, 1, 0, run.world))
     run.model.train()
     loss = torch.nn.functional.cross_entropy(run.forward(images.double()), labels)

@@ -4,7 +4,7 @@ from ovsw.nn import create
 model = create("ResNet18_1w1a", num_classes=1000)
 """
 
-from ovsw.nn.binary import BinaryConv2d, sign
+from ovsw.nn.binary import BinaryConv2d, binary_layers, sign
 from ovsw.nn.registry import NetworkSpec, create, network, networks
 from ovsw.nn.resnet import CifarResNet18, CifarResNet20, ResNet
 from ovsw.nn.vgg import VGGSmall
@@ -16,6 +16,7 @@ __all__ = [
     "NetworkSpec",
     "ResNet",
     "VGGSmall",
+    "binary_layers",
     "create",
     "network",
     "networks",

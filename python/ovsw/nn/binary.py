@@ -115,3 +115,8 @@ class BinaryConv2d(nn.Conv2d):
         a = _ActivationSign.apply(x, self.zero)  # type: ignore[no-untyped-call]
         b = _WeightSign.apply(weight, self.zero)  # type: ignore[no-untyped-call]
         return F.conv2d(a, b, None, self.stride, self.padding) * self.scale().view(1, -1, 1, 1)
+
+
+def binary_layers(model: nn.Module) -> dict[str, BinaryConv2d]:
+    """The binary convolutions of a model by name, in the order of its modules."""
+    return {name: m for name, m in model.named_modules() if isinstance(m, BinaryConv2d)}

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ovsw.cli import add_version, command
-from ovsw.nn import BinaryConv2d, create, network
+from ovsw.nn import network
 from ovsw.train import augment
-from ovsw.train.data import MemorySet, open_split
+from ovsw.train.data import MemorySet
 from ovsw.train.flips import load_checkpoint, pyplot
 from ovsw.train.recipe import from_dict
+from ovsw.train.trainer import build_model, open_data
 
 
 def direction(model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
@@ -103,15 +104,10 @@ def main(argv: list[str] | None = None) -> int:
         raise ValueError(f"{args.checkpoint}: was not written by ovsw-train")
     recipe = from_dict(checkpoint["ovsw"]["recipe"])
     spec = network(recipe.network.name)
-    model = create(spec.name, recipe.network.num_classes, learned_scale=recipe.network.learned_scale)
-    for module in model.modules():
-        if isinstance(module, BinaryConv2d):
-            module.zero = recipe.network.sign_zero
+    model = build_model(recipe)
     known = model.state_dict()
     model.load_state_dict({k: v for k, v in checkpoint["state_dict"].items() if k in known})
-    data = Path(args.data) if args.data else None
-    options = {"num_classes": recipe.network.num_classes, "size": spec.input_size}
-    split = open_split(recipe.data.kind, data, "test", **options)  # type: ignore[arg-type]
+    split = open_data(recipe, Path(args.data) if args.data else None, "test")
     if not isinstance(split, MemorySet):
         raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; landscapes take CIFAR and the like")
     x = augment.normalise(split.images[: args.images], spec.mean, spec.std)

@@ -18,7 +18,7 @@ from typing import Any, Union
 import torch
 from torch import Tensor, nn
 
-from ovsw.nn import BinaryConv2d
+from ovsw.nn import binary_layers
 
 # Smallest norms that AGS divides by; in the released code, not in the paper.
 MIN_GRAD_NORM, MIN_WEIGHT_NORM = 1e-6, 1e-3
@@ -60,7 +60,6 @@ class OvSW:
         self.weights = _find(model, layers)
         self._weights: list[Tensor] = list(self.weights.values())
         self.ratio: Tensor | None = None  # per layer, mean gradient norm over weight norm before AGS
-        self.flips: Tensor | None = None  # per layer, weights whose sign changed since the step before
         self.silent: Tensor | None = None  # per layer, silent weights
         start = torch.ones_like if track_ones else torch.zeros_like
         self._rate = [start(w, requires_grad=False) for w in self._weights] if sad else []
@@ -102,18 +101,12 @@ class OvSW:
         torch._foreach_copy_(self._before, weights)
         for ever, flip in zip(self._ever, flipped):
             ever.logical_or_(flip)
-        self.flips = torch.stack([f.sum() for f in flipped])
         self.silent = torch.stack([s.sum() for s in silent])
 
     def silent_share(self) -> float:
         """The share of all binary weights that were silent at the last step."""
         total = sum(w.numel() for w in self._weights)
         return float(self.silent.sum()) / total if self.silent is not None else float("nan")
-
-    def flip_share(self) -> float:
-        """The share of all binary weights whose sign changed in the step before the last."""
-        total = sum(w.numel() for w in self._weights)
-        return float(self.flips.sum()) / total if self.flips is not None else float("nan")
 
     def flip_history(self) -> dict[str, Tensor]:
         """Per weight, a mask of those that have changed their sign at some step; to be saved beside `state_dict`."""
@@ -149,11 +142,9 @@ def _find(model: nn.Module, layers: Layers) -> dict[str, nn.Parameter]:
     if isinstance(layers, Mapping):
         found = dict(layers)
     else:
-        chosen = None if layers is None else set(layers)
-        found = {}
-        for name, module in model.named_modules():
-            if module in chosen if chosen is not None else isinstance(module, BinaryConv2d):
-                found[f"{name}.weight" if name else "weight"] = module.weight  # type: ignore[assignment]
+        chosen = set(binary_layers(model).values() if layers is None else layers)
+        named = {name: module for name, module in model.named_modules() if module in chosen}
+        found = {f"{name}.weight" if name else "weight": m.weight for name, m in named.items()}  # type: ignore[misc]
     if not found:
         raise ValueError("the model has no BinaryConv2d layers; name its binary layers with `layers`")
     return found

@@ -26,7 +26,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from ovsw.format import replace_file
-from ovsw.nn import BinaryConv2d, create, network
+from ovsw.nn import binary_layers, create, network
 from ovsw.train import augment
 from ovsw.train.data import DataError, FolderSet, MemorySet, open_split
 from ovsw.train.distributed import World, join_world, sync_batch_norms
@@ -68,19 +68,7 @@ def start(recipe: Recipe, folder: Path, seed: int, device: str = "cpu", amp: boo
     if device == "cuda" and world.size > 1:
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     torch.manual_seed(seed)
-    net = recipe.network
-    model = create(net.name, net.num_classes, learned_scale=net.learned_scale)
-    for layer in _binary_layers(model).values():
-        if net.init == "uniform":
-            nn.init.kaiming_uniform_(layer.weight, mode="fan_in", nonlinearity="relu")
-        elif net.init != "normal":
-            raise ValueError(f"network.init is '{net.init}'; known are normal, uniform")
-        with torch.no_grad():
-            layer.weight.mul_(net.init_scale)
-        layer.zero = net.sign_zero
-        layer.tau = net.recu_tau or None
-    if recipe.train.sync_bn:
-        sync_batch_norms(model)
+    model = build_model(recipe)
     model.to(device)
     config = recipe.ovsw
     ovsw = OvSW(  # with a penalty of 0 it only watches: vanilla runs report flips and silence too
@@ -98,22 +86,40 @@ def start(recipe: Recipe, folder: Path, seed: int, device: str = "cpu", amp: boo
     return Run(recipe, folder, seed, torch.device(device), model, forward, optimizer, scaler, ovsw, world)
 
 
+def build_model(recipe: Recipe) -> nn.Module:
+    """The recipe's network with fresh weights."""
+    net = recipe.network
+    model = create(net.name, net.num_classes, learned_scale=net.learned_scale)
+    for layer in binary_layers(model).values():
+        if net.init == "uniform":
+            nn.init.kaiming_uniform_(layer.weight, mode="fan_in", nonlinearity="relu")
+        elif net.init != "normal":
+            raise ValueError(f"network.init is '{net.init}'; known are normal, uniform")
+        with torch.no_grad():
+            layer.weight.mul_(net.init_scale)
+        layer.zero = net.sign_zero
+        layer.tau = net.recu_tau or None
+    if recipe.train.sync_bn:
+        sync_batch_norms(model)
+    return model
+
+
 def train(run: Run, data: Path | None, quiet: bool = False) -> None:
     """Runs the epochs that are left; `initial.pth` keeps the weights from before the first.
 
     Ctrl-C loses the epoch under way like any other end; what was finished is saved already.
     """
     recipe = run.recipe
-    train_set, test_set = (_open(recipe, data, split) for split in ("train", "test"))
+    train_set, test_set = (open_data(recipe, data, split) for split in ("train", "test"))
     board = SummaryWriter(str(run.folder), purge_step=run.epoch + 1) if run.world.rank == 0 else None
     if run.epoch == 0:
         _save(run, "initial.pth", {})
     while run.epoch < recipe.train.epochs:
         began = time.perf_counter()
         row = {"epoch": run.epoch + 1, "lr": learning_rate(recipe.train, run.epoch)}
-        signs = [torch.sign(layer.weight.detach()) for layer in _binary_layers(run.model).values()]
+        signs = [torch.sign(layer.weight.detach()) for layer in binary_layers(run.model).values()]
         row.update(_train_epoch(run, train_set, row["lr"], quiet))
-        after = [torch.sign(layer.weight.detach()) for layer in _binary_layers(run.model).values()]
+        after = [torch.sign(layer.weight.detach()) for layer in binary_layers(run.model).values()]
         flips = sum(int((a != b).sum()) for a, b in zip(signs, after))
         row["flip_rate"] = flips / sum(a.numel() for a in after)
         row["silent_share"] = run.ovsw.silent_share()
@@ -143,7 +149,8 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
             )
 
 
-def _open(recipe: Recipe, data: Path | None, split: str) -> Split:
+def open_data(recipe: Recipe, data: Path | None, split: str) -> Split:
+    """One part of the recipe's data set, whose classes must be those of its network."""
     wanted, size = recipe.network.num_classes, network(recipe.network.name).input_size
     found = open_split(recipe.data.kind, data, split, num_classes=wanted, size=size, broken=recipe.data.broken)
     if len(found.names) != wanted:
@@ -281,7 +288,7 @@ def _save(run: Run, name: str, accuracies: dict[str, float]) -> None:
 
 
 def resume(run: Run) -> None:
-    """Takes a run up where its `last.pth` left it. The recipe must be the same, but for the number of epochs."""
+    """Takes a run up where its `last.pth` left it. Recipe and seed must be the same."""
     path = run.folder / "last.pth"
     if not path.is_file():
         return  # killed before the first epoch was over: the fresh run is the same
@@ -298,7 +305,8 @@ def resume(run: Run) -> None:
     state = {**checkpoint["state_dict"], **checkpoint["ovsw"]["state"]}
     run.ovsw.load_state_dict(state)
     run.ovsw.load_flip_history(checkpoint["ovsw"]["flip_history"])
-    run.model.load_state_dict({k: v for k, v in state.items() if k not in run.ovsw.state_dict()})
+    watched = run.ovsw.state_dict()
+    run.model.load_state_dict({k: v for k, v in state.items() if k not in watched})
     run.optimizer.load_state_dict(checkpoint["optimizer"])
     run.scaler.load_state_dict(checkpoint["ovsw"]["scaler"])
     torch.set_rng_state(checkpoint["ovsw"]["rng"].cpu())
@@ -313,7 +321,3 @@ def _write_metrics(run: Run) -> None:
     writer.writeheader()
     writer.writerows(run.metrics)
     replace_file(run.folder / "metrics.csv", text.getvalue().encode())
-
-
-def _binary_layers(model: nn.Module) -> dict[str, BinaryConv2d]:
-    return {name: m for name, m in model.named_modules() if isinstance(m, BinaryConv2d)}
