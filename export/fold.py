@@ -63,6 +63,8 @@ class _Rewriter:
         if isinstance(node, ir.Norm):
             scale = node.weight / np.sqrt(node.running_var + node.eps)
             return _affine(node.name, inputs[0], scale, node.bias - scale * node.running_mean)
+        if isinstance(node, ir.Affine):
+            return self.shifted_sum(node, inputs[0]) or _affine(node.name, inputs[0], node.scale, node.offset)
         if isinstance(node, ir.Linear):
             linear = replace(node, inputs=inputs, weight=_weight_hwc(node, inputs[0]), bias=None)
             return _biased(linear if not isinstance(inputs[0], ir.Flatten) else _unflattened(linear), node.bias)
@@ -71,6 +73,18 @@ class _Rewriter:
         if isinstance(node, ir.MaxPool) and self.is_private(node.inputs[0]):
             return _pool_before_affine(replace(node, inputs=inputs))
         return replace(node, inputs=inputs)
+
+    def shifted_sum(self, node: ir.Affine, x: ir.Node) -> ir.Node | None:
+        """(scale * x + offset + residual) + shift, with the shift moved into the offset: one op instead of two."""
+        add = node.inputs[0]
+        if not isinstance(x, ir.Add) or len(self.users[add]) != 1 or (node.scale != 1).any():
+            return None
+        for i, term in enumerate(x.inputs):
+            if isinstance(term, ir.Affine) and self.is_private(add.inputs[i]):
+                terms = list(x.inputs)
+                terms[i] = _affine(term.name, term, node.scale, node.offset)
+                return replace(x, name=node.name, inputs=terms)
+        return None
 
     def sign(self, x: ir.Node) -> ir.Sign:
         if x not in self.signs:

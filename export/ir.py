@@ -59,6 +59,12 @@ class Linear(Node):
 
 
 @dataclass(eq=False)
+class Affine(Node):
+    scale: np.ndarray
+    offset: np.ndarray
+
+
+@dataclass(eq=False)
 class ChannelPad(Node):
     before: int
     after: int
@@ -126,12 +132,6 @@ class Dot(Window):
     """The integer part of a binary convolution: bits in, dots out. `positive` is True where the weight is +1."""
 
     positive: np.ndarray
-
-
-@dataclass(eq=False)
-class Affine(Node):
-    scale: np.ndarray
-    offset: np.ndarray
 
 
 @dataclass

@@ -45,6 +45,8 @@ class Loaded:
 def load(path: Path, arch: str | None = None, input_size: int | None = None) -> Loaded:
     """Reads a checkpoint and rebuilds its network; `arch` and `input_size` override what is found."""
     checkpoint = _read(path)
+    if _has_real_weights(checkpoint):
+        raise ExportError(f"{path}: its weights are real, it is the first of two training steps; export the second")
     state = _state_dict(path, checkpoint)
     try:
         spec = network(arch) if arch else _find_network(path, state, checkpoint)
@@ -100,6 +102,13 @@ def _state_dict(path: Path, checkpoint: Any) -> dict[str, Tensor]:
         if all(k.startswith(prefix) for k in state):
             state = {k[len(prefix) :]: v for k, v in state.items()}
     return {k: v.float() if v.is_floating_point() else v for k, v in state.items() if not k.endswith(_TRAINING_ONLY)}
+
+
+def _has_real_weights(checkpoint: Any) -> bool:
+    """Whether ovsw-train has written it with `network.binary_weights=false`; the tensors alone do not tell."""
+    for key in ("ovsw", "recipe", "network"):
+        checkpoint = checkpoint.get(key) if isinstance(checkpoint, Mapping) else None
+    return isinstance(checkpoint, Mapping) and checkpoint.get("binary_weights") is False
 
 
 def _classes(spec: NetworkSpec, state: dict[str, Tensor]) -> int:

@@ -18,12 +18,12 @@ from torch.nn import functional as F
 
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
-from ovsw.nn import BinaryConv2d
+from ovsw.nn import BinaryConv2d, ReActConv2d, Shift
 
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, BinaryConv2d) or super().is_leaf_module(m, module_qualified_name)
+        return isinstance(m, (BinaryConv2d, Shift)) or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Shapes(fx.Interpreter):
@@ -187,6 +187,10 @@ def _norm(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.BatchNorm2d) 
     return ir.Norm(name, inputs, shape, gamma, beta, _f64(m.running_mean), _f64(m.running_var), m.eps)
 
 
+def _shift(name: str, inputs: list[ir.Node], shape: ir.Shape, m: Shift) -> ir.Node:
+    return ir.Affine(name, inputs, shape, np.ones(shape[0]), _f64(m.bias).reshape(-1))
+
+
 def _clamp(lo: float, hi: float) -> Callable[..., ir.Node]:
     return lambda name, inputs, shape, _: ir.Act(name, inputs, shape, "clamp", lo, hi)
 
@@ -262,6 +266,8 @@ def _identity(name: str, inputs: list[ir.Node], shape: ir.Shape, _: Any) -> ir.N
 
 _MODULES: dict[type[nn.Module], Callable[..., ir.Node]] = {
     BinaryConv2d: _binary_conv,
+    ReActConv2d: _binary_conv,
+    Shift: _shift,
     nn.Conv2d: _conv,
     nn.Linear: _linear,
     nn.BatchNorm1d: _norm,

@@ -1,4 +1,4 @@
-"""The five networks a second time, from their description alone: the judge of exporter and engine.
+"""The networks a second time, from their description alone: the judge of exporter and engine.
 
 Plain functional torch in float64 over a state dict with the reference's key names. Shares no code with `ovsw`, so that
 a misreading there cannot hide here. Also makes random checkpoints whose every part has an effect on the logits, and
@@ -21,19 +21,21 @@ State = dict[str, Tensor]
 Rng = np.random.Generator
 
 ARCHS = ("ResNet18_1w1a", "ResNet34_1w1a", "cResNet18_1w1a", "cResNet20_1w1a", "VGGSmall_1w1a")
+REACT = ("ReActResNet18_1w1a", "ReActResNet34_1w1a")
 EPS = 1e-5
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CIFAR = ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262))
 _BLOCKS = {"ResNet18_1w1a": (2, 2, 2, 2), "ResNet34_1w1a": (3, 4, 6, 3)}
+_SINGLE = dict(zip(REACT, ((4, 4, 4, 4), (6, 8, 12, 6))))  # blocks of one convolution
 
 
 def input_size(arch: str) -> int:
-    return 224 if arch in _BLOCKS else 32
+    return 224 if arch in (*_BLOCKS, *REACT) else 32
 
 
 def prepare(arch: str, images: np.ndarray, mean: Any = None, std: Any = None) -> np.ndarray:
     """uint8 (n, h, w, 3) to float32 (n, 3, h, w), in float32 and in the order of ToTensor and Normalize."""
-    usual = IMAGENET if arch in _BLOCKS else CIFAR
+    usual = IMAGENET if input_size(arch) == 224 else CIFAR
     mean, std = (np.asarray(b if a is None else a, np.float32) for a, b in zip((mean, std), usual))
     scaled = (images.astype(np.float32) / np.float32(255) - mean) / std
     return np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
@@ -89,11 +91,14 @@ class _Net:
     def get(self, key: str) -> Tensor:
         return self.state[key].double()
 
-    def binary(self, x: Tensor, key: str, stride: int = 1, pad: int = 1) -> Tensor:
+    def binary(self, x: Tensor, key: str, stride: int = 1, pad: int = 1, standardised: bool = True) -> Tensor:
+        """The scale is learned, or the mean |w| of the standardised or of the raw weight."""
         w = self.get(f"{key}.weight")
         self.margin = torch.minimum(self.margin, x.abs().where(x != 0, torch.inf).flatten(1).amin(1))
         if self.has(f"{key}.scaling_factor"):
             alpha = self.get(f"{key}.scaling_factor").flatten()
+        elif not standardised:
+            alpha = w.abs().mean((1, 2, 3))
         else:
             rows = w.reshape(len(w), -1)
             centred = rows - rows.mean(1)[:, None]
@@ -177,8 +182,26 @@ def _vggsmall(net: _Net, x: Tensor) -> Tensor:
     return net.linear(x.flatten(1), "fc")
 
 
+def _react(counts: tuple[int, ...]) -> Callable[[_Net, Tensor], Tensor]:
+    def forward(net: _Net, x: Tensor) -> Tensor:
+        x = F.max_pool2d(net.bn(net.conv(x, "conv1", 2, 3), "bn1"), 3, 2, 1)
+        for key, stride in _blocks(counts):
+            short = x
+            if stride == 2:
+                pooled = x.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).mean((3, 5))
+                short = net.bn(net.conv(pooled, f"{key}.downsample.1"), f"{key}.downsample.2")
+            y = net.binary(x + net.get(f"{key}.move0.bias"), f"{key}.binary_conv", stride, standardised=False)
+            y = net.bn(y, f"{key}.bn1") + short + net.get(f"{key}.move1.bias")
+            y = torch.where(y > 0, y, y * net.get(f"{key}.prelu.weight")[:, None, None])
+            x = y + net.get(f"{key}.move2.bias")
+        return net.linear(x.mean((2, 3)), "fc")
+
+    return forward
+
+
 _FORWARDS: dict[str, Callable[[_Net, Tensor], Tensor]] = {
     **{arch: _resnet(counts) for arch, counts in _BLOCKS.items()},
+    **{arch: _react(counts) for arch, counts in _SINGLE.items()},
     "cResNet18_1w1a": _cresnet18,
     "cResNet20_1w1a": _cresnet20,
     "VGGSmall_1w1a": _vggsmall,
@@ -186,7 +209,7 @@ _FORWARDS: dict[str, Callable[[_Net, Tensor], Tensor]] = {
 
 
 def layout(arch: str, num_classes: int, size: int | None = None) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """(key, kind, shape) of each layer in the reference's order; kinds are bin, conv, fc, bn, prelu."""
+    """(key, kind, shape) of each layer in the reference's order; kinds are bin, conv, fc, bn, prelu, shift."""
     if arch == "VGGSmall_1w1a":
         widths = (3, 128, 128, 256, 256, 512, 512)
         for i in range(6):
@@ -194,6 +217,9 @@ def layout(arch: str, num_classes: int, size: int | None = None) -> Iterator[tup
             yield f"bn{i}", "bn", (widths[i + 1],)
         yield "nonlinear5", "prelu", (512,)
         yield "fc", "fc", (num_classes, 512 * ((size or 32) // 8) ** 2)
+        return
+    if arch in REACT:
+        yield from _react_layout(arch, num_classes)
         return
     first, counts = (16, (3, 3, 3)) if arch == "cResNet20_1w1a" else (64, _BLOCKS.get(arch, (2, 2, 2, 2)))
     kernel = 7 if arch in _BLOCKS else 3
@@ -215,6 +241,24 @@ def layout(arch: str, num_classes: int, size: int | None = None) -> Iterator[tup
         yield "linear", "fc", (num_classes, c)
     else:
         yield "fc", "fc", (num_classes, c, 1, 1) if arch == "cResNet18_1w1a" else (num_classes, c)
+
+
+def _react_layout(arch: str, num_classes: int) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    yield "conv1", "conv", (64, 3, 7, 7)
+    yield "bn1", "bn", (64,)
+    c = 64
+    for key, stride in _blocks(_SINGLE[arch]):
+        cin, c = c, c * stride
+        yield f"{key}.move0", "shift", (1, cin, 1, 1)
+        yield f"{key}.binary_conv", "bin", (c, cin, 3, 3)
+        yield f"{key}.bn1", "bn", (c,)
+        yield f"{key}.move1", "shift", (1, c, 1, 1)
+        yield f"{key}.prelu", "prelu", (c,)
+        yield f"{key}.move2", "shift", (1, c, 1, 1)
+        if stride == 2:
+            yield f"{key}.downsample.1", "conv", (c, cin, 1, 1)
+            yield f"{key}.downsample.2", "bn", (c,)
+    yield "fc", "fc", (num_classes, c)
 
 
 def random_state(
@@ -252,6 +296,8 @@ def random_state(
             state[f"{key}.num_batches_tracked"] = torch.tensor(1000)
         elif kind == "prelu":
             put(f"{key}.weight", rng.normal(0.25, 0.2, shape))
+        elif kind == "shift":
+            put(f"{key}.bias", rng.normal(0, 0.4, shape))
         elif kind == "bin":
             put(f"{key}.weight", _binary_weight(shape, rng))
             if learned:

@@ -40,7 +40,7 @@ from conftest import DATA, shared
 
 TOLERANCE = 1e-4
 OVSW_GOLDENS = ("ResNet18_1w1a", "cResNet18_1w1a", "cResNet20_1w1a", "cResNet20_1w1a_sfTrue", "VGGSmall_1w1a")
-FOREIGN_GOLDENS = ("ReActNet_birealnet18_step2", "RBNN_resnet20_bireal_cifar10", "AdaBin_resnet18_cifar100")
+FOREIGN_GOLDENS = ("RBNN_resnet20_bireal_cifar10", "AdaBin_resnet18_cifar100")
 R20, VGG = "cResNet20_1w1a", "VGGSmall_1w1a"
 
 

@@ -119,6 +119,119 @@ def test_four_steps_of_the_reference() -> None:
         torch.testing.assert_close(found[key].float(), golden[f"final/{key}"].float(), atol=1e-4, rtol=1e-4)
 
 
+# Vanilla training with learned scales a second time, from its description: no layer of torch.nn, no code of ovsw.
+
+
+def naive_sign(x: Tensor, zero: int) -> Tensor:
+    return torch.where(x > 0, 1.0, torch.where(x < 0, -1.0, float(zero))).double()
+
+
+def naive_binary(x: Tensor, weight: Tensor, alpha: Tensor, stride: int, zero: int) -> Tensor:
+    """Each sample over its deviation, a polynomial of slope 2 - 2|x| for the sign, weights straight through."""
+    deviations = [(((s - s.mean()) ** 2).sum() / (s.numel() - 1) + 1e-5).sqrt() for s in x.detach()]
+    x = torch.stack([s / d for s, d in zip(x, deviations)])
+    smooth = torch.where(x.abs() < 1, 2 * x - x * x.abs(), 0.0)
+    a = smooth - smooth.detach() + naive_sign(x.detach(), zero)
+    b = weight - weight.detach() + naive_sign(weight.detach(), zero)
+    return F.conv2d(a, b, stride=stride, padding=1) * alpha[:, None, None]
+
+
+def naive_norm(state: dict[str, Tensor], x: Tensor, key: str) -> Tensor:
+    """By the batch's mean and biased variance; the running ones get a tenth of them, the variance unbiased."""
+    axes, shape = [0, *range(2, x.ndim)], [-1] + [1] * (x.ndim - 2)
+    n = x.numel() // x.shape[1]
+    mean = x.sum(axes) / n
+    var = ((x - mean.view(shape)) ** 2).sum(axes) / n
+    for name, value in (("mean", mean), ("var", var * n / (n - 1))):
+        state[f"{key}.running_{name}"] = 0.9 * state[f"{key}.running_{name}"] + 0.1 * value.detach()
+    scaled = (x - mean.view(shape)) / (var + 1e-5).sqrt().view(shape)
+    return scaled * state[f"{key}.weight"].view(shape) + state[f"{key}.bias"].view(shape)
+
+
+def naive_clip(x: Tensor) -> Tensor:
+    return torch.where(x > 1, 1.0, torch.where(x < -1, -1.0, x))
+
+
+def naive_loss(state: dict[str, Tensor], x: Tensor, labels: Tensor, zero: int) -> Tensor:
+    """Mean cross-entropy of cResNet20 in training; changes the running statistics in `state`."""
+
+    def binary(x: Tensor, key: str, stride: int = 1) -> Tensor:
+        return naive_binary(x, state[f"{key}.weight"], state[f"{key}.scaling_factor"], stride, zero)
+
+    x = naive_clip(naive_norm(state, F.conv2d(x, state["conv1.weight"], padding=1), "bn1"))
+    for layer in (1, 2, 3):
+        for i in range(3):
+            key, stride, short = f"layer{layer}.{i}", 1, x
+            if layer > 1 and i == 0:
+                pooled = (x[:, :, ::2, ::2] + x[:, :, 1::2, ::2] + x[:, :, ::2, 1::2] + x[:, :, 1::2, 1::2]) / 4
+                nothing = torch.zeros_like(pooled)[:, ::2]
+                stride, short = 2, torch.cat([nothing, pooled, nothing], 1)
+            y = naive_clip(naive_norm(state, binary(x, f"{key}.conv1", stride), f"{key}.bn1") + short)
+            x = naive_clip(naive_norm(state, binary(y, f"{key}.conv2"), f"{key}.bn2") + y)
+    features = naive_norm(state, x.sum((2, 3)) / x[0, 0].numel(), "bn2")
+    logits = features @ state["linear.weight"].T + state["linear.bias"]
+    chosen = logits[torch.arange(len(labels)), labels]
+    return (logits.exp().sum(1).log() - chosen).sum() / len(labels)
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_vanilla_trajectory_with_learned_scales(zero: int) -> None:
+    """Five SGD steps in float64 against a naive implementation: losses, every weight, scale, sign and statistic.
+
+    Behind a batch norm a scale matters only by its eps, so some are made small enough to get real gradients. Weights
+    of exactly 0 and a dead channel make a difference between the paper's sign(0) = 1 and the released code's 0.
+    """
+    torch.manual_seed(5)
+    model = create("cResNet20_1w1a", 10, learned_scale=True).double().train()
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, BinaryConv2d)}
+    with torch.no_grad():
+        for layer in layers.values():
+            layer.zero = zero
+            layer.weight.view(-1)[::97] = 0.0
+            assert layer.scaling_factor is not None
+            layer.scaling_factor[::2] *= 0.02
+            layer.scaling_factor[::3] *= -1
+        for norm in (m for m in model.modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d))):
+            norm.weight += 0.2 * torch.randn_like(norm.weight)
+            norm.bias += 0.2 * torch.randn_like(norm.bias)  # at 0, whole dots tie with the edges of the clip
+        stem = model.get_submodule("bn1")
+        stem.weight[3] = stem.bias[3] = 0.0  # type: ignore[index]
+    parameters = [name for name, _ in model.named_parameters()]
+    state = {k: v.detach().clone() for k, v in model.state_dict().items()}
+    begin, velocity = dict(state), {k: torch.zeros_like(state[k]) for k in parameters}
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, weight_decay=5e-4)
+    x, labels = torch.randn(5, 4, 3, 32, 32, dtype=torch.float64), torch.randint(10, (5, 4))
+    other = naive_loss(dict(state), x[0], labels[0], 1 - zero)
+    for step in range(5):
+        loss = F.cross_entropy(model(x[step]), labels[step])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+        for k in parameters:
+            state[k].requires_grad_()
+        expected = naive_loss(state, x[step], labels[step], zero)
+        grads = torch.autograd.grad(expected, [state[k] for k in parameters])
+        for k, grad in zip(parameters, grads):
+            weight = state[k].detach()
+            velocity[k] = 0.9 * velocity[k] + grad + 5e-4 * weight
+            state[k] = weight - 0.05 * velocity[k]
+        assert loss.item() == pytest.approx(expected.item(), abs=1e-9)
+        if step == 0:
+            assert abs(loss.item() - other.item()) > 1e-3
+
+    found = model.state_dict()
+    for key in (k for k in found if not k.endswith("num_batches_tracked")):
+        torch.testing.assert_close(found[key], state[key], atol=1e-9, rtol=1e-9, msg=lambda m, key=key: f"{key}: {m}")
+    for name in layers:
+        assert torch.equal(torch.sign(found[f"{name}.weight"]), torch.sign(state[f"{name}.weight"])), name
+    moved = {k: (found[k] - begin[k]).abs() for k in parameters}
+    scales = torch.cat([moved[f"{name}.scaling_factor"] / begin[f"{name}.scaling_factor"].abs() for name in layers])
+    assert (scales > 0.1).float().mean() > 0.2  # by far more than weight decay moves them
+    flipped = [torch.sign(found[f"{n}.weight"]) != torch.sign(begin[f"{n}.weight"]) for n in layers]
+    assert sum(int(f.sum()) for f in flipped) > 5000
+
+
 def test_ags_and_sad_by_hand() -> None:
     """The paper's equations as loops over single filters and weights, over many steps with flips."""
     torch.manual_seed(0)

@@ -13,7 +13,10 @@ from ovsw.nn import BinaryConv2d, create, network, networks, sign
 
 from conftest import DATA, shared
 
-ALL = ["ResNet18_1w1a", "ResNet34_1w1a", "cResNet18_1w1a", "cResNet20_1w1a", "VGGSmall_1w1a"]
+ALL = [
+    *("ResNet18_1w1a", "ResNet34_1w1a", "ReActResNet18_1w1a", "ReActResNet34_1w1a"),
+    *("cResNet18_1w1a", "cResNet20_1w1a", "VGGSmall_1w1a"),
+]
 
 
 def test_sign() -> None:
@@ -89,7 +92,7 @@ def test_registry() -> None:
 
 @pytest.mark.parametrize("arch", ALL)
 def test_forward_shapes(arch: str) -> None:
-    size = {"ResNet18_1w1a": 64, "ResNet34_1w1a": 64}.get(arch, 32)
+    size = 32 if network(arch).dataset == "cifar" else 64
     model = create(arch, 7).eval()
     with torch.no_grad():
         assert model(torch.randn(2, 3, size, size)).shape == (2, 7)

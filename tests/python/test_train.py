@@ -51,10 +51,10 @@ def test_recipes_say_what_the_released_code_does() -> None:
     cifar = load_recipe("table1-cresnet20")
     assert (cifar.train.epochs, cifar.train.batch, cifar.train.weight_decay) == (600, 256, 5e-4)
     assert (cifar.ovsw.lam, cifar.ovsw.gamma, cifar.ovsw.sigma, cifar.ovsw.momentum) == (0.04, 9e-4, 1e-4, 0.999)
-    assert (cifar.network.learned_scale, cifar.network.sign_zero, cifar.train.decay_vectors) == (False, 0, True)
+    assert (cifar.network.learned_scale, cifar.network.sign_zero, cifar.train.decay_dims) == (False, 0, 1)
     imagenet = load_recipe("table2-resnet18")
     assert (imagenet.train.epochs, imagenet.train.batch, imagenet.train.weight_decay) == (200, 512, 1e-4)
-    assert (imagenet.ovsw.lam, imagenet.ovsw.gamma, imagenet.train.decay_vectors) == (0.01, 2e-5, False)
+    assert (imagenet.ovsw.lam, imagenet.ovsw.gamma, imagenet.train.decay_dims) == (0.01, 2e-5, 2)
     vanilla = load_recipe("table3-cifar100/vanilla")
     assert (vanilla.ovsw.ags, vanilla.ovsw.sad, vanilla.train.epochs) == (False, False, 120)
     assert "65.23" in vanilla.paper
@@ -104,8 +104,8 @@ def test_learning_rate() -> None:
 
 def test_parameter_groups() -> None:
     model = create("cResNet20_1w1a", learned_scale=True)
-    for decays, vectors in ((True, 5e-4), (False, 0.0)):
-        groups = make_optimizer(model, TrainConfig(decay_vectors=decays)).param_groups
+    for dims, vectors in ((1, 5e-4), (2, 0.0)):
+        groups = make_optimizer(model, TrainConfig(decay_dims=dims)).param_groups
         assert [g["weight_decay"] for g in groups] == [vectors, 5e-4]
         assert all(p.ndim == 1 for p in groups[0]["params"])
         assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))

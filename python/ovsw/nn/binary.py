@@ -16,7 +16,7 @@ def sign(x: Tensor, zero: int = 1) -> Tensor:
     return (x >= 0).to(x.dtype).mul_(2).sub_(1)
 
 
-class _ActivationSign(torch.autograd.Function):
+class ActivationSign(torch.autograd.Function):
     """sign, with the gradient of Bi-Real's piecewise polynomial: 2 - 2|x| where that is positive."""
 
     @staticmethod
@@ -67,7 +67,8 @@ class BinaryConv2d(nn.Conv2d):
     In training each sample is divided by its standard deviation before the sign, which changes no sign but the width of
     the window in which gradients pass.
 
-    `zero` is the sign of an exact zero (see `sign`); `tau`, if set, applies ReCU's clamp in training.
+    `zero` is the sign of an exact zero (see `sign`); `tau`, if set, applies ReCU's clamp in training. Without
+    `binary_weights` only activations are binary and there is no scale: the first of two training steps.
     """
 
     EPS = 1e-5
@@ -85,6 +86,7 @@ class BinaryConv2d(nn.Conv2d):
         nn.init.kaiming_normal_(self.weight, mode="fan_in", nonlinearity="relu")
         self.zero = 1
         self.tau: float | None = None
+        self.binary_weights = True
         self.scaling_factor: nn.Parameter | None
         self.register_parameter("scaling_factor", None)
         if learned_scale:
@@ -107,12 +109,19 @@ class BinaryConv2d(nn.Conv2d):
         return self.derived_scale() if self.scaling_factor is None else self.scaling_factor
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight
         if self.training:
             x = x / _deviation(x, self.EPS)
-            if self.tau is not None:
-                weight = recu(weight, self.tau)
-        a = _ActivationSign.apply(x, self.zero)  # type: ignore[no-untyped-call]
+        return self.convolve(x, self.latent())
+
+    def latent(self) -> Tensor:
+        """The weight whose sign is taken."""
+        return recu(self.weight, self.tau) if self.training and self.tau is not None else self.weight
+
+    def convolve(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The signs of x with those of `weight`, scaled."""
+        a = ActivationSign.apply(x, self.zero)  # type: ignore[no-untyped-call]
+        if not self.binary_weights:
+            return F.conv2d(a, weight, None, self.stride, self.padding)
         b = _WeightSign.apply(weight, self.zero)  # type: ignore[no-untyped-call]
         return F.conv2d(a, b, None, self.stride, self.padding) * self.scale().view(1, -1, 1, 1)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from ovsw.nn.react import ReActResNet
 from ovsw.nn.resnet import CifarResNet18, CifarResNet20, ResNet
 from ovsw.nn.vgg import VGGSmall
 
@@ -51,6 +52,8 @@ _CIFAR: dict[str, Any] = {
 _SPECS = (
     NetworkSpec("ResNet18_1w1a", partial(ResNet, (2, 2, 2, 2)), **_IMAGENET),
     NetworkSpec("ResNet34_1w1a", partial(ResNet, (3, 4, 6, 3)), **_IMAGENET),
+    NetworkSpec("ReActResNet18_1w1a", partial(ReActResNet, (4, 4, 4, 4)), **_IMAGENET),
+    NetworkSpec("ReActResNet34_1w1a", partial(ReActResNet, (6, 8, 12, 6)), **_IMAGENET),
     NetworkSpec("cResNet18_1w1a", CifarResNet18, 100, classifier="fc", **_CIFAR),
     NetworkSpec("cResNet20_1w1a", CifarResNet20, 10, classifier="linear", **_CIFAR),
     NetworkSpec("VGGSmall_1w1a", VGGSmall, 10, classifier="fc", **_CIFAR),

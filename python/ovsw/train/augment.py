@@ -77,7 +77,13 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
 
 def apply(
-    images: Tensor, policy: str, mean: Sequence[float], std: Sequence[float], generator: Generator, size: int
+    images: Tensor,
+    policy: str,
+    mean: Sequence[float],
+    std: Sequence[float],
+    generator: Generator,
+    size: int,
+    crop: Sequence[float] = (0.08, 1.25),
 ) -> Tensor:
     """A training batch: uint8 in, normalised float32 out. `policy` is "cifar", "imagenet" or "none".
 
@@ -91,7 +97,7 @@ def apply(
         return normalise(random_flip(images, generator), mean, std)
     if policy == "imagenet":
         if images.shape[2:] != (size, size):
-            images = random_resized_crop(images, size, (0.08, 1.25), generator)
+            images = random_resized_crop(images, size, crop, generator)
         lit = lighting(random_flip(images, generator).float().div_(255), 0.1, generator)
         return normalise(lit, mean, std)
     raise ValueError(f"unknown augmentation '{policy}'; known are cifar, imagenet, none")

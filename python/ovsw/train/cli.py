@@ -19,6 +19,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("-o", "--output", metavar="RUN", help="folder for checkpoints and metrics")
     p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change the recipe: train.epochs=10")
     p.add_argument("--seed", metavar="N", type=int, help="default: the recipe's first")
+    p.add_argument("--init", metavar="FILE", help="checkpoint to start from, as the second of two steps does")
+    p.add_argument("--teacher", metavar="FILE", help="weights of the float network that the recipe distils from")
     p.add_argument("--resume", action="store_true", help="go on with the run in RUN, if there is one")
     p.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     p.add_argument("--amp", action="store_true", help="mixed precision, on a GPU only")
@@ -46,7 +48,8 @@ def main(argv: list[str] | None = None) -> int:
         raise RuntimeError(f"{e.name} is needed to train: pip install 'ovsw[train]'") from None
     folder.mkdir(parents=True, exist_ok=True)
     seed = recipe.train.seeds[0] if args.seed is None else args.seed
-    run = trainer.start(recipe, folder, seed, args.device, args.amp)
+    teacher, init = (Path(name) if name else None for name in (args.teacher, args.init))
+    run = trainer.start(recipe, folder, seed, args.device, args.amp, teacher, init)
     if args.resume:
         trainer.resume(run)
     try:

@@ -12,6 +12,7 @@ import io
 import json
 import pickle
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,23 +61,33 @@ class FolderSet:
         return len(self.labels)
 
     def load(
-        self, index: int, size: int, resize: int, scale: tuple[float, float] | None, rng: np.random.Generator
+        self, index: int, size: int, resize: int, scale: Sequence[float] | None, rng: np.random.Generator
     ) -> Tensor:
-        """One image as uint8 (3, size, size): a random resized crop if `scale` is given, else as for evaluation."""
-        for offset in range(len(self.paths)):
-            path = self.paths[(index + offset) % len(self.paths)]
+        """One image as uint8 (3, size, size): a random resized crop if `scale` is given, else as for evaluation.
+
+        In the place of one that is skipped comes the next of its class.
+        """
+        for candidate in self._candidates(index):
+            path = self.paths[candidate]
             try:
                 pixels = _random_crop(path, size, scale, rng) if scale else load_pixels(path, 3, resize, (size, size))
-            except (OSError, SyntaxError, ValueError) as e:
+            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
                 if self.broken == "skip":
                     continue
                 how = "--set data.broken=skip passes over it"
                 raise DataError(f"{path}: cannot be decoded ({type(e).__name__}); {how}") from None
             return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
-        raise DataError("no image of the set can be decoded")
+        raise DataError(f"{self.paths[index].parent}: no image of this class can be decoded")
+
+    def _candidates(self, index: int) -> Iterator[int]:
+        """The image itself, then the others of its class."""
+        yield index
+        same = torch.nonzero(self.labels == self.labels[index]).flatten().tolist()
+        first = same.index(index)
+        yield from same[first + 1 :] + same[:first]
 
 
-def _random_crop(path: Path, size: int, scale: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
+def _random_crop(path: Path, size: int, scale: Sequence[float], rng: np.random.Generator) -> np.ndarray:
     with Image.open(path) as image:
         rgb = image.convert("RGB")
     top, left, h, w = crop_box(rgb.height, rgb.width, scale, rng)

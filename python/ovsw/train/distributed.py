@@ -34,6 +34,14 @@ class World:
         dist.all_reduce(sums)
         return [float(s) for s in sums]
 
+    def gather(self, value: Tensor) -> list[Tensor]:
+        """Every rank's value, in order."""
+        if self.size == 1:
+            return [value]
+        values: list[Tensor] = [value] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
     def wait(self) -> None:
         if self.size > 1:
             dist.barrier()

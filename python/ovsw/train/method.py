@@ -61,6 +61,7 @@ class OvSW:
         self._weights: list[Tensor] = list(self.weights.values())
         self.ratio: Tensor | None = None  # per layer, mean gradient norm over weight norm before AGS
         self.silent: Tensor | None = None  # per layer, silent weights
+        self.flips: Tensor | None = None  # per layer, weights that changed their sign since the step before
         start = torch.ones_like if track_ones else torch.zeros_like
         self._rate = [start(w, requires_grad=False) for w in self._weights] if sad else []
         self._before = [w.detach().clone() for w in self._weights] if sad else []
@@ -102,11 +103,19 @@ class OvSW:
         for ever, flip in zip(self._ever, flipped):
             ever.logical_or_(flip)
         self.silent = torch.stack([s.sum() for s in silent])
+        self.flips = torch.stack([f.sum() for f in flipped])
 
     def silent_share(self) -> float:
         """The share of all binary weights that were silent at the last step."""
+        return self._share(self.silent)
+
+    def flip_rate(self) -> float:
+        """The share of all binary weights that had changed their sign at the last step."""
+        return self._share(self.flips)
+
+    def _share(self, counts: Tensor | None) -> float:
         total = sum(w.numel() for w in self._weights)
-        return float(self.silent.sum()) / total if self.silent is not None else float("nan")
+        return float(counts.sum()) / total if counts is not None else float("nan")
 
     def flip_history(self) -> dict[str, Tensor]:
         """Per weight, a mask of those that have changed their sign at some step; to be saved beside `state_dict`."""
@@ -118,6 +127,8 @@ class OvSW:
 
     def never_flipped(self) -> float:
         """The share of all binary weights that have kept their sign at every step so far."""
+        if not self._ever:
+            return float("nan")
         return 1.0 - sum(int(ever.sum()) for ever in self._ever) / sum(ever.numel() for ever in self._ever)
 
     def state_dict(self) -> dict[str, Tensor]:

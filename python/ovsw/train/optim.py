@@ -39,12 +39,15 @@ class LARS(torch.optim.Optimizer):
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Two groups as in the released code: vectors (batch norm, biases, scales), then everything else."""
+    """Two groups as in the released code: vectors (batch norm, biases, scales), then everything else.
+
+    Where weight decay spares more than vectors, all that is spared is in the first.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    decay = config.weight_decay
+    decay, dims = config.weight_decay, max(2, config.decay_dims)
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in parameters if p.ndim == 1], "weight_decay": decay if config.decay_vectors else 0.0},
-        {"params": [p for p in parameters if p.ndim != 1], "weight_decay": decay},
+        {"params": [p for p in parameters if p.ndim < dims], "weight_decay": decay if config.decay_dims < 2 else 0.0},
+        {"params": [p for p in parameters if p.ndim >= dims], "weight_decay": decay},
     ]
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, config.lr, momentum=config.momentum)
@@ -56,8 +59,13 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 
 def learning_rate(config: TrainConfig, epoch: int) -> float:
-    """Set once per epoch: linear warm-up, then a cosine that ends at 1e-5."""
+    """Set once per epoch: linear warm-up, then a cosine that ends at 1e-5 or ReActNet's line, 0 in the last epoch."""
+    if config.schedule not in ("cosine", "linear"):
+        raise ValueError(f"train.schedule is '{config.schedule}'; known are cosine, linear")
     if epoch < config.warmup:
         return config.lr * (epoch + 1) / config.warmup
-    progress = (epoch - config.warmup) / max(1, config.epochs - config.warmup)
+    steps = max(1, config.epochs - config.warmup)
+    if config.schedule == "linear":
+        return config.lr * (config.epochs - 1 - epoch) / steps
+    progress = (epoch - config.warmup) / steps
     return 0.5 * (1 + math.cos(math.pi * progress)) * config.lr + 1e-5

@@ -26,6 +26,7 @@ class NetworkConfig:
     name: str = "cResNet20_1w1a"
     num_classes: int = 10
     learned_scale: bool = False
+    binary_weights: bool = True  # false in the first of two steps: binary activations, real weights
     sign_zero: int = 0  # the sign of an exact zero: 0 in the released code, 1 in the paper
     init: str = "normal"  # of the binary weights: normal or uniform, both Kaiming
     init_scale: float = 1.0
@@ -36,6 +37,7 @@ class NetworkConfig:
 class DataConfig:
     kind: str = "cifar10"
     augment: str = "cifar"
+    crop: list[float] = field(default_factory=lambda: [0.08, 1.25])  # share of the area that "imagenet" crops ask for
     broken: str = "refuse"  # images that cannot be decoded: refuse or skip
     workers: int = 2  # processes that decode an image folder
 
@@ -48,11 +50,18 @@ class TrainConfig:
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
-    decay_vectors: bool = True  # weight decay on batch norm, biases and scales too
+    decay_dims: int = (
+        1  # weight decay on parameters of at least so many dimensions: 1 all, 2 no vectors, 4 no classifier
+    )
+    schedule: str = "cosine"  # cosine or linear
     warmup: int = 5
     label_smoothing: float = 0.0
     lars_eta: float = 0.001
+    teacher: str = ""  # float network whose outputs replace the labels: resnet18, resnet34
+    second_step: bool = False  # starts from the weights of a first step
     sync_bn: bool = False  # with several processes: batch norm over the whole batch
+    channels_last: bool = False  # maps with channels innermost: for GPUs
+    compile: bool = False  # torch.compile
     seeds: list[int] = field(default_factory=lambda: [46])
 
 

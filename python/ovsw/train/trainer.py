@@ -11,10 +11,11 @@ import csv
 import io
 import os
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Union
+from typing import Any, Union
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from ovsw.format import replace_file
-from ovsw.nn import binary_layers, create, network
+from ovsw.nn import binary_layers, create, float_network, network
 from ovsw.train import augment
 from ovsw.train.data import DataError, FolderSet, MemorySet, open_split
 from ovsw.train.distributed import World, join_world, sync_batch_norms
@@ -54,42 +55,102 @@ class Run:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ovsw: OvSW
+    teacher: nn.Module | None = None
+    teacher_crc: int = 0
     world: World = field(default_factory=World)
     epoch: int = 0
     best: float = 0.0
     metrics: list[dict[str, float]] = field(default_factory=list)
 
 
-def start(recipe: Recipe, folder: Path, seed: int, device: str = "cpu", amp: bool = False) -> Run:
-    """A fresh run, ready to train or to be resumed."""
+def start(
+    recipe: Recipe,
+    folder: Path,
+    seed: int,
+    device: str = "cpu",
+    amp: bool = False,
+    teacher: Path | None = None,
+    init: Path | None = None,
+) -> Run:
+    """A fresh run, ready to train or to be resumed.
+
+    `init` is a checkpoint to start from, `teacher` the weights of the float network that the recipe distils from.
+    """
+    config = recipe.train
     if amp and not device.startswith("cuda"):
         raise ValueError("--amp needs a GPU: half precision on this device is far slower than float32")
+    if bool(config.teacher) != (teacher is not None):
+        wanted = f"distils from {config.teacher}: --teacher FILE gives its weights"
+        raise ValueError(f"the recipe {wanted if config.teacher else 'has no teacher'}")
+    if config.second_step and init is None and not (folder / "last.pth").is_file():
+        raise ValueError("the recipe is the second of two steps: --init FILE gives the checkpoint of the first")
     world = join_world(device)
     if device == "cuda" and world.size > 1:
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     torch.manual_seed(seed)
     model = build_model(recipe)
-    model.to(device)
-    config = recipe.ovsw
+    if init is not None:
+        _load_weights(model, init)
+    layout = torch.channels_last if config.channels_last else torch.preserve_format
+    model.to(device, memory_format=layout)  # type: ignore[call-overload]
     ovsw = OvSW(  # with a penalty of 0 it only watches: vanilla runs report flips and silence too
         model,
-        config.lam,
-        config.gamma if config.sad else 0.0,
-        config.sigma,
-        config.momentum,
-        ags=config.ags,
-        track_ones=config.track_ones,
+        recipe.ovsw.lam,
+        recipe.ovsw.gamma if recipe.ovsw.sad else 0.0,
+        recipe.ovsw.sigma,
+        recipe.ovsw.momentum,
+        ags=recipe.ovsw.ags,
+        track_ones=recipe.ovsw.track_ones,
     )
-    optimizer = make_optimizer(model, recipe.train)
+    optimizer = make_optimizer(model, config)
     scaler = torch.amp.GradScaler("cuda", enabled=amp)
-    forward = DistributedDataParallel(model) if world.size > 1 else model
-    return Run(recipe, folder, seed, torch.device(device), model, forward, optimizer, scaler, ovsw, world)
+    forward: nn.Module = DistributedDataParallel(model) if world.size > 1 else model
+    if config.compile:
+        forward = torch.compile(forward)  # type: ignore[assignment]
+    run = Run(recipe, folder, seed, torch.device(device), model, forward, optimizer, scaler, ovsw, world=world)
+    if teacher is not None:
+        run.teacher = float_network(config.teacher, recipe.network.num_classes)
+        _load_weights(run.teacher, teacher)
+        run.teacher.to(device, memory_format=layout).eval()  # type: ignore[call-overload]
+        run.teacher_crc = zlib.crc32(teacher.read_bytes())
+    return run
+
+
+def _load_weights(model: nn.Module, path: Path) -> None:
+    """Fills a model from a checkpoint or a bare state dict; what a trainer keeps beside the weights is passed over."""
+    found = _read_checkpoint(path)
+    found = found.get("state_dict", found) if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise ValueError(f"{path}: holds no state dict (a mapping of names to tensors)")
+    given = {key[len("module.") :] if key.startswith("module.") else key: value for key, value in found.items()}
+    mine = model.state_dict()
+    optional = (".scaling_factor", ".num_batches_tracked")
+    wanted = {key: value for key, value in mine.items() if key in given or not key.endswith(optional)}
+    wrong = [key for key, value in wanted.items() if getattr(given.get(key), "shape", None) != value.shape]
+    if wrong:
+        raise ValueError(
+            f"{path}: does not fit the network, {len(wrong)} of {len(wanted)} tensors are missing or of another shape, "
+            f"the first is {wrong[0]} {tuple(wanted[wrong[0]].shape)}"
+        )
+    model.load_state_dict({**mine, **{key: given[key] for key in wanted}})
+    for name, layer in binary_layers(model).items():
+        if layer.scaling_factor is not None and f"{name}.scaling_factor" not in given:
+            layer.learn_scale()
+
+
+def _read_checkpoint(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file") from None
+    except Exception as e:  # a damaged file can raise almost anything
+        raise ValueError(f"{path}: not a PyTorch checkpoint, or damaged ({type(e).__name__})") from None
 
 
 def build_model(recipe: Recipe) -> nn.Module:
     """The recipe's network with fresh weights."""
     net = recipe.network
-    model = create(net.name, net.num_classes, learned_scale=net.learned_scale)
+    model = create(net.name, net.num_classes, learned_scale=net.learned_scale and net.binary_weights)
     for layer in binary_layers(model).values():
         if net.init == "uniform":
             nn.init.kaiming_uniform_(layer.weight, mode="fan_in", nonlinearity="relu")
@@ -99,6 +160,7 @@ def build_model(recipe: Recipe) -> nn.Module:
             layer.weight.mul_(net.init_scale)
         layer.zero = net.sign_zero
         layer.tau = net.recu_tau or None
+        layer.binary_weights = net.binary_weights
     if recipe.train.sync_bn:
         sync_batch_norms(model)
     return model
@@ -166,14 +228,15 @@ def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, fl
     loss_sum, correct, seen = 0.0, 0.0, 0.0
     batches = _train_batches(recipe, split, run.seed, run.epoch, run.world)
     count = -(-len(split) // recipe.train.batch)
-    with tqdm(
-        batches, total=count, leave=False, disable=quiet or run.world.rank > 0, desc=f"epoch {run.epoch + 1}"
-    ) as bar:
+    title = f"epoch {run.epoch + 1}/{recipe.train.epochs}"
+    with tqdm(batches, total=count, leave=False, disable=quiet or run.world.rank > 0, desc=title) as bar:
         for images, labels in bar:
             x, y = images.to(run.device), labels.to(run.device)
+            if recipe.train.channels_last:
+                x = x.contiguous(memory_format=torch.channels_last)
             with torch.autocast(run.device.type, enabled=run.scaler.is_enabled()):
                 logits = run.forward(x)
-                loss = F.cross_entropy(logits, y, label_smoothing=recipe.train.label_smoothing)
+                loss = _loss(run, x, y, logits)
             run.optimizer.zero_grad()
             run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             run.scaler.unscale_(run.optimizer)
@@ -187,9 +250,29 @@ def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, fl
             correct += int((logits.argmax(1) == y).sum())
             seen += len(y)
             if not bar.disable:
-                bar.set_postfix(loss=f"{loss_sum / seen:.3f}", acc=f"{100 * correct / seen:.1f}", lr=f"{lr:.4f}")
+                _show(bar, run, loss_sum / seen, 100 * correct / seen, lr)
     loss_sum, correct, seen = run.world.total(loss_sum, correct, seen)
     return {"loss": loss_sum / seen, "train_acc1": 100 * correct / seen}
+
+
+def _loss(run: Run, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
+    """Cross-entropy with the labels, or with a teacher's outputs alone."""
+    if run.teacher is None:
+        return F.cross_entropy(logits, y, label_smoothing=run.recipe.train.label_smoothing)
+    with torch.no_grad():
+        soft = torch.softmax(run.teacher(x), dim=1)
+    return F.cross_entropy(logits, soft)
+
+
+def _show(bar: tqdm[Any], run: Run, loss: float, accuracy: float, lr: float) -> None:
+    """The bar's line. Flips are those of the last step, `left` is for the whole run."""
+    done, total = bar.n + 1, bar.total or 1
+    epochs_left = run.recipe.train.epochs - run.epoch - done / total
+    seconds_left = bar.format_dict["elapsed"] / done * total * epochs_left
+    bar.set_postfix_str(
+        f"loss {loss:.3f}, acc {accuracy:.1f} %, lr {lr:.4f}, flips {100 * run.ovsw.flip_rate():.3f} %, "
+        f"silent {100 * run.ovsw.silent_share():.1f} %, left {tqdm.format_interval(seconds_left)}"
+    )
 
 
 def _train_batches(
@@ -207,8 +290,11 @@ def _train_batches(
     if isinstance(split, FolderSet):
         batches = tuple(world.share(batch) for batch in batches)
         generator.manual_seed((seed * 1_000_003 + epoch) * 1009 + world.rank)
-    for indices, images in _images(split, batches, recipe.data.workers, spec.input_size, seed * 1_000_003 + epoch):
-        x = augment.apply(images, recipe.data.augment, spec.mean, spec.std, generator, spec.input_size)
+    crops = _Crops(recipe.data.crop, seed * 1_000_003 + epoch)
+    for indices, images in _images(split, batches, recipe.data.workers, spec.input_size, crops):
+        x = augment.apply(
+            images, recipe.data.augment, spec.mean, spec.std, generator, spec.input_size, recipe.data.crop
+        )
         y = split.labels[indices]
         if isinstance(split, MemorySet):
             x, y = world.share(x), world.share(y)
@@ -216,29 +302,40 @@ def _train_batches(
             yield x, y
 
 
+@dataclass(frozen=True)
+class _Crops:
+    """Random resized crops of an image folder, drawn from a seed and the image's number."""
+
+    scale: Sequence[float]
+    seed: int
+
+
 def _images(
-    split: Split, batches: Sequence[Tensor], workers: int, size: int, seed: int | None
+    split: Split, batches: Sequence[Tensor], workers: int, size: int, crops: _Crops | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(indices, uint8 images) of each batch; a folder is decoded by worker processes, cropped if `seed` is given."""
+    """(indices, uint8 images) of each batch; a folder is decoded by worker processes."""
     if isinstance(split, MemorySet):
         for indices in batches:
             yield indices, split.images[indices]
         return
-    decoded = _Decoded(split, size, seed)
+    decoded = _Decoded(split, size, crops)
     loader = DataLoader(decoded, batch_sampler=[b.tolist() for b in batches], num_workers=workers)
-    yield from zip(batches, loader)
+    try:
+        yield from zip(batches, loader)
+    except DataError as e:  # from a worker it comes wrapped in that one's whole traceback
+        raise DataError(str(e).strip().splitlines()[-1].rpartition("DataError: ")[2]) from None
 
 
 class _Decoded(Dataset[Tensor]):
-    """An image folder for a DataLoader: random resized crops if `seed` is given, else the centre."""
+    """An image folder for a DataLoader: random resized crops, or the centre."""
 
-    def __init__(self, split: FolderSet, size: int, seed: int | None) -> None:
-        self.split, self.size, self.seed = split, size, seed
+    def __init__(self, split: FolderSet, size: int, crops: _Crops | None) -> None:
+        self.split, self.size, self.crops = split, size, crops
 
     def __getitem__(self, index: int) -> Tensor:
-        scale = None if self.seed is None else (0.08, 1.25)
+        scale, seed = (self.crops.scale, self.crops.seed) if self.crops else (None, 0)
         resize = round(self.size * 256 / 224)
-        return self.split.load(index, self.size, resize, scale, np.random.default_rng([self.seed or 0, index]))
+        return self.split.load(index, self.size, resize, scale, np.random.default_rng([seed, index]))
 
 
 @torch.no_grad()
@@ -259,6 +356,7 @@ def evaluate(model: nn.Module, recipe: Recipe, split: Split, device: torch.devic
 
 def _save(run: Run, name: str, accuracies: dict[str, float]) -> None:
     """A checkpoint in the reference implementation's form, with what a resume needs under `ovsw`. Rank 0 writes."""
+    rng = run.world.gather(_rng_state(run.device))
     if run.world.rank > 0:
         return
     state = run.model.state_dict()
@@ -276,7 +374,8 @@ def _save(run: Run, name: str, accuracies: dict[str, float]) -> None:
             "recipe": as_dict(run.recipe),
             "seed": run.seed,
             "scaler": run.scaler.state_dict(),
-            "rng": torch.get_rng_state(),
+            "rng": rng,
+            "teacher": run.teacher_crc,
             "metrics": run.metrics,
             "state": {} if run.recipe.ovsw.sad else watched,
             "flip_history": run.ovsw.flip_history(),
@@ -287,21 +386,29 @@ def _save(run: Run, name: str, accuracies: dict[str, float]) -> None:
     replace_file(run.folder / name, buffer.getvalue())
 
 
+def _rng_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
 def resume(run: Run) -> None:
     """Takes a run up where its `last.pth` left it. Recipe and seed must be the same."""
     path = run.folder / "last.pth"
     if not path.is_file():
         return  # killed before the first epoch was over: the fresh run is the same
-    checkpoint = torch.load(path, map_location=run.device, weights_only=True)
-    saved, now = checkpoint["ovsw"]["recipe"], as_dict(run.recipe)
+    checkpoint = _read_checkpoint(path)
+    if not isinstance(checkpoint, dict) or "ovsw" not in checkpoint:
+        raise ValueError(f"{path}: not a checkpoint of ovsw-train")
+    saved, now, usual = checkpoint["ovsw"]["recipe"], as_dict(run.recipe), as_dict(Recipe())
     changed = [
-        f"{section}.{key} {saved[section][key]!r} -> {value!r}"
+        f"{section}.{key} {was!r} -> {value!r}"
         for section in ("network", "data", "train", "ovsw")
         for key, value in now[section].items()
-        if saved[section][key] != value and (section, key) != ("data", "workers")
+        if (was := saved[section].get(key, usual[section][key])) != value and (section, key) != ("data", "workers")
     ]
     if changed or checkpoint["ovsw"]["seed"] != run.seed:
         raise ValueError(f"{path}: is of another recipe or seed: {', '.join(changed) or checkpoint['ovsw']['seed']}")
+    if checkpoint["ovsw"].get("teacher", 0) != run.teacher_crc:
+        raise ValueError(f"{path}: was trained with another teacher")
     state = {**checkpoint["state_dict"], **checkpoint["ovsw"]["state"]}
     run.ovsw.load_state_dict(state)
     run.ovsw.load_flip_history(checkpoint["ovsw"]["flip_history"])
@@ -309,7 +416,9 @@ def resume(run: Run) -> None:
     run.model.load_state_dict({k: v for k, v in state.items() if k not in watched})
     run.optimizer.load_state_dict(checkpoint["optimizer"])
     run.scaler.load_state_dict(checkpoint["ovsw"]["scaler"])
-    torch.set_rng_state(checkpoint["ovsw"]["rng"].cpu())
+    states = checkpoint["ovsw"]["rng"]
+    if run.world.rank < len(states):  # networks draw nothing; another number of processes changes no result by it
+        (torch.cuda if run.device.type == "cuda" else torch).set_rng_state(states[run.world.rank].cpu())
     run.epoch, run.best, run.metrics = checkpoint["epoch"], checkpoint["best_acc1"], checkpoint["ovsw"]["metrics"]
 
 

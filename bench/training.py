@@ -1,0 +1,116 @@
+"""`python -m ovsw.bench.training`: what OvSW and the input pipeline cost beside a training step.
+
+Steps with and without OvSW are taken in turns on two copies of the network, and so are the batches of the pipeline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ovsw.bench.versus import interleaved
+from ovsw.cli import add_version, command
+from ovsw.summary import table
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="python -m ovsw.bench.training",
+        description="Time a training step without and with OvSW, OvSW alone, and the input pipeline, interleaved.",
+    )
+    p.add_argument("networks", metavar="NET", nargs="*", default=["cResNet20", "cResNet18"], help="binary networks")
+    p.add_argument("--batch", metavar="N", type=int, default=256, help="images per step (default: %(default)s)")
+    p.add_argument("--threads", metavar="N", type=int, default=2, help="threads of torch (default: %(default)s)")
+    p.add_argument("--rounds", metavar="N", type=int, default=10, help="turns (default: %(default)s)")
+    p.add_argument("--channels-last", action="store_true", help="also a step with channels innermost")
+    p.add_argument("--compile", action="store_true", help="also a step through torch.compile")
+    add_version(p)
+    return p
+
+
+@command("ovsw.bench.training")
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    if min(args.batch, args.threads, args.rounds) < 1:
+        raise ValueError("--batch, --threads and --rounds must be at least 1")
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise RuntimeError("torch is needed to train: pip install 'ovsw[train]'") from None
+    torch.set_num_threads(args.threads)
+    rows = []
+    for name in args.networks:
+        times = interleaved(_calls(name, args.batch, args.channels_last, args.compile), args.rounds)
+        base = times["step"]
+        for what, t in times.items():
+            low, mid, high = np.percentile(t, [10, 50, 90])
+            share = np.percentile(100 * t / base, [10, 50, 90])
+            rows.append(
+                (name, what, f"{mid:.1f}", f"{low:.1f} .. {high:.1f}")
+                + (f"{share[1]:.2f} %", f"{share[0]:.2f} .. {share[2]:.2f}")
+            )
+    print(f"batch {args.batch}, {args.threads} thread(s), {args.rounds} interleaved rounds; share: of the plain step\n")
+    print(table(("network", "what", "median ms", "p10 .. p90", "share", "p10 .. p90"), rows, right=(2, 4)))
+    return 0
+
+
+def _calls(name: str, batch: int, channels_last: bool, compiled: bool) -> dict[str, Callable[[], object]]:
+    import torch
+    from torch.nn import functional as F
+
+    from ovsw.nn import create, network
+    from ovsw.train import OvSW, augment
+
+    spec = network(name)
+    generator = torch.Generator().manual_seed(0)
+    stored = torch.randint(0, 256, (4 * batch, 3, spec.input_size, spec.input_size), generator=generator).byte()
+    y = torch.randint(0, spec.num_classes, (batch,), generator=generator)
+
+    def batch_of_images() -> torch.Tensor:
+        chosen = torch.randperm(len(stored), generator=generator)[:batch]
+        policy = "cifar" if spec.dataset == "cifar" else "imagenet"
+        return augment.apply(stored[chosen], policy, spec.mean, spec.std, generator, spec.input_size)
+
+    x = batch_of_images()
+    torch.manual_seed(0)
+    model = create(name).train()
+
+    def step_of(
+        model: torch.nn.Module,
+        method: bool = False,
+        layout: torch.memory_format = torch.contiguous_format,
+        through: Callable[..., Any] = lambda model: model,
+    ) -> Callable[[], object]:
+        model.to(memory_format=layout)  # type: ignore[call-overload]
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
+        ovsw = OvSW(model) if method else None
+        forward, images = through(model), x.contiguous(memory_format=layout)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            F.cross_entropy(forward(images), y).backward()  # type: ignore[no-untyped-call]
+            if ovsw is not None:
+                ovsw.step()
+            optimizer.step()
+
+        return step
+
+    calls = {"step": step_of(model), "step with OvSW": step_of(copy.deepcopy(model), method=True)}
+    trained = copy.deepcopy(model)
+    F.cross_entropy(trained(x), y).backward()  # type: ignore[no-untyped-call]
+    calls["OvSW.step() alone"] = OvSW(trained).step
+    calls["input pipeline"] = batch_of_images
+    if channels_last:
+        calls["step, channels last"] = step_of(copy.deepcopy(model), layout=torch.channels_last)
+    if compiled:
+        calls["step, torch.compile"] = step_of(copy.deepcopy(model), through=torch.compile)
+    return calls
+
+
+if __name__ == "__main__":
+    sys.exit(main(None))

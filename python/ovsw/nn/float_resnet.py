@@ -1,0 +1,56 @@
+"""The float ResNet18/34 that networks are distilled from, with torchvision's key names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+FLOAT_NETWORKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
+
+
+class FloatBlock(nn.Module):
+    def __init__(self, cin: int, cout: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(cin, cout, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(cout)
+        self.conv2 = nn.Conv2d(cout, cout, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(cout)
+        self.downsample: nn.Sequential | None = None
+        if stride != 1 or cin != cout:
+            self.downsample = nn.Sequential(nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + shortcut)
+
+
+class FloatResNet(nn.Module):
+    def __init__(self, blocks: Sequence[int], num_classes: int = 1000) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        self.layer1 = _stage(64, 64, blocks[0], 1)
+        self.layer2 = _stage(64, 128, blocks[1], 2)
+        self.layer3 = _stage(128, 256, blocks[2], 2)
+        self.layer4 = _stage(256, 512, blocks[3], 2)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, 3, 224, 224)
+        x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x).flatten(1))
+
+
+def _stage(cin: int, cout: int, n: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(FloatBlock(cin, cout, stride), *(FloatBlock(cout, cout, 1) for _ in range(n - 1)))
+
+
+def float_network(name: str, num_classes: int = 1000) -> nn.Module:
+    """A float network by name. Raises ValueError for an unknown one."""
+    if name not in FLOAT_NETWORKS:
+        raise ValueError(f"unknown float network '{name}'; known are {', '.join(FLOAT_NETWORKS)}")
+    return FloatResNet(FLOAT_NETWORKS[name], num_classes)

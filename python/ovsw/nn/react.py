@@ -1,0 +1,107 @@
+"""ReActNet's ResNet18/34: learned shifts before the sign and around a PReLU, one convolution per block.
+
+Attribute names are those of ReActNet's code: they are the checkpoint's keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ovsw.nn.binary import ActivationSign, BinaryConv2d, sign
+
+
+class _ScaledSign(torch.autograd.Function):
+    """scale * sign(weight), with the gradient passed straight through: it does not see the scale."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, scale: Tensor, zero: int) -> Tensor:
+        return sign(weight, zero) * scale.view(-1, 1, 1, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return grads[0], None, None
+
+
+class ReActConv2d(BinaryConv2d):
+    """The binary convolution of ReActNet: the scale is mean|weight|, activations are not divided by their deviation,
+    and weights beyond -1..1 get no gradient.
+    """
+
+    @torch.no_grad()
+    def derived_scale(self) -> Tensor:
+        """mean|w| of each output channel."""
+        return self.weight.abs().mean(dim=(1, 2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.latent().clamp(-1, 1) if self.binary_weights else self.weight
+        if not self.training or not self.binary_weights or self.scaling_factor is not None:
+            return self.convolve(x, weight)
+        a = ActivationSign.apply(x, self.zero)  # type: ignore[no-untyped-call]
+        b = _ScaledSign.apply(weight, self.scale(), self.zero)  # type: ignore[no-untyped-call]
+        return F.conv2d(a, b, None, self.stride, self.padding)
+
+
+class Shift(nn.Module):
+    """A learned value per channel, added."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1, channels, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.bias
+
+
+class ReActBlock(nn.Module):
+    """Shifted sign, binary convolution, batch norm, shortcut, shifted PReLU."""
+
+    def __init__(self, cin: int, cout: int, stride: int, learned_scale: bool) -> None:
+        super().__init__()
+        self.move0 = Shift(cin)
+        self.binary_conv = ReActConv2d(cin, cout, 3, stride, 1, learned_scale)
+        self.bn1 = nn.BatchNorm2d(cout)
+        self.move1 = Shift(cout)
+        self.prelu = nn.PReLU(cout)
+        self.move2 = Shift(cout)
+        self.downsample: nn.Sequential | None = None
+        if stride != 1 or cin != cout:
+            self.downsample = nn.Sequential(
+                nn.AvgPool2d(stride), nn.Conv2d(cin, cout, 1, bias=False), nn.BatchNorm2d(cout)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        y = self.bn1(self.binary_conv(self.move0(x))) + shortcut
+        return self.move2(self.prelu(self.move1(y)))
+
+
+class ReActResNet(nn.Module):
+    """`birealnet18` and `birealnet34` of ReActNet's code, for ImageNet; `blocks` counts single convolutions."""
+
+    def __init__(self, blocks: Sequence[int], num_classes: int = 1000, learned_scale: bool = False) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        self.layer1 = _stage(64, 64, blocks[0], 1, learned_scale)
+        self.layer2 = _stage(64, 128, blocks[1], 2, learned_scale)
+        self.layer3 = _stage(128, 256, blocks[2], 2, learned_scale)
+        self.layer4 = _stage(256, 512, blocks[3], 2, learned_scale)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(512, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, 3, 224, 224)
+        x = self.maxpool(self.bn1(self.conv1(x)))  # (N, 64, 56, 56)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # (N, 512, 7, 7)
+        return self.fc(self.avgpool(x).flatten(1))  # (N, classes)
+
+
+def _stage(cin: int, cout: int, n: int, stride: int, learned: bool) -> nn.Sequential:
+    return nn.Sequential(
+        ReActBlock(cin, cout, stride, learned), *(ReActBlock(cout, cout, 1, learned) for _ in range(n - 1))
+    )
