@@ -5,17 +5,19 @@ BIN := $(VENV)/bin
 
 NATIVE := $(shell find csrc kernels -name '*.cc' -o -name '*.h') CMakeLists.txt
 PROJECT := setup.py pyproject.toml constraints.txt python/ovsw/_version.py
-CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE))
+CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE)) $(wildcard tools/arm64/*.c)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help run test lint format bench wheel clean
+.PHONY: help run test test-arm64 count-arm64 lint format bench wheel clean
 
 help:
 	@echo "make run     set up and run the demo: binarized ResNet18 and ResNet34 on a photo"
 	@echo "make test    set up and run linters and all tests"
+	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"
+	@echo "make count-arm64  instructions of one inference there, beside ncnn"
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make format  reformat the code"
-	@echo "make bench   compare ResNet18 with ONNX Runtime fp32 on this machine"
+	@echo "make bench   compare ResNet18 with the other engines that are installed"
 	@echo "make wheel   build a wheel and an sdist into dist/"
 	@echo "make clean   remove the venv and everything built"
 
@@ -24,6 +26,15 @@ run: $(VENV)/.run
 
 test: $(VENV)/.dev lint
 	@$(BIN)/python -m pytest
+
+test-arm64: $(VENV)/.dev
+	@PYTHON=$(BIN)/python tools/arm64/setup
+	@$(BIN)/python tools/arm64/disasm.py
+	@$(BIN)/python tools/arm64/test.py
+
+count-arm64: $(VENV)/.dev
+	@PYTHON=$(BIN)/python tools/arm64/setup --peers
+	@$(BIN)/python tools/arm64/count.py --json build/arm64/counts.json
 
 # mypy sees the package as it is installed: export/ and bench/ inside ovsw/.
 lint: $(VENV)/.dev

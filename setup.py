@@ -52,7 +52,7 @@ class CMakeBuild(build_ext):
 
 # Discovery does not know about package_dir maps, so the folders outside python/ are added by hand.
 package_dir = {"": "python", "ovsw.export": "export", "ovsw.bench": "bench"}
-packages = find_packages("python") + ["ovsw.export", "ovsw.bench"]
+packages = find_packages("python") + ["ovsw.export", "ovsw.bench", "ovsw.bench.peers"]
 
 setup(
     package_dir=package_dir,

@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         raise ValueError(f"--save: the folder {args.save} does not exist")
     rows = []
     for name in BLOCKS:
-        data = bnn.to_bytes(random_resnet(name))
+        data = bnn.to_bytes(random_resnet(name, numerics="integer"))
         if args.save:
             bnn.replace_file(Path(args.save) / f"{name}.bnn", data)
         engine = Engine(data, threads=args.threads, isa=args.isa)

@@ -13,6 +13,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
+CIFAR_BLOCKS = {"cresnet20": (3, 3, 3)}
 
 
 class _Net:
@@ -39,24 +40,31 @@ class _Net:
         w, b = self.weight(cout, cin, k, k), self.weight(cout)
         return self.op("Conv", x, w, b, kernel_shape=[k, k], strides=[stride] * 2, pads=[k // 2] * 4)
 
+    def pad_channels(self, x: str, before: int, after: int) -> str:
+        name = f"w_{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.array([0, before, 0, 0, 0, after, 0, 0], np.int64), name))
+        return self.op("Pad", x, name)
 
-def float_resnet(name: str, *, num_classes: int = 1000, size: int = 224, seed: int = 0) -> onnx.ModelProto:
-    """A float ResNet of torchvision's shape, with random weights: `name` is "resnet18" or "resnet34"."""
+    def block(self, x: str, shortcut: str, cin: int, cout: int, stride: int) -> str:
+        y = self.op("Relu", self.conv(x, cin, cout, 3, stride))
+        y = self.conv(y, cout, cout, 3, 1)
+        return self.op("Relu", self.op("Add", y, shortcut))
+
+
+def float_resnet(
+    name: str, *, num_classes: int | None = None, size: int | None = None, seed: int = 0
+) -> onnx.ModelProto:
+    """A float "resnet18", "resnet34" (torchvision's shape) or "cresnet20", with random weights.
+
+    By default with its usual classes and input size.
+    """
+    cifar = name in CIFAR_BLOCKS
+    size = size or (32 if cifar else 224)
+    num_classes = num_classes or (10 if cifar else 1000)
     net = _Net(seed)
-    x = net.op("Relu", net.conv("input", 3, 64, 7, 2))
-    x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
-    cin = 64
-    for stage, blocks in enumerate(BLOCKS[name]):
-        cout = 64 << stage
-        for block in range(blocks):
-            stride = 2 if stage > 0 and block == 0 else 1
-            y = net.op("Relu", net.conv(x, cin, cout, 3, stride))
-            y = net.conv(y, cout, cout, 3, 1)
-            shortcut = x if stride == 1 else net.conv(x, cin, cout, 1, stride)
-            x = net.op("Relu", net.op("Add", y, shortcut))
-            cin = cout
+    x, channels = _cifar(net, CIFAR_BLOCKS[name]) if cifar else _imagenet(net, BLOCKS[name])
     x = net.op("Flatten", net.op("GlobalAveragePool", x))
-    logits = net.op("Gemm", x, net.weight(num_classes, cin), net.weight(num_classes), transB=1)
+    logits = net.op("Gemm", x, net.weight(num_classes, channels), net.weight(num_classes), transB=1)
     graph = helper.make_graph(
         net.nodes,
         name,
@@ -67,3 +75,33 @@ def float_resnet(name: str, *, num_classes: int = 1000, size: int = 224, seed: i
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
     return model
+
+
+def _imagenet(net: _Net, stages: tuple[int, ...]) -> tuple[str, int]:
+    x = net.op("Relu", net.conv("input", 3, 64, 7, 2))
+    x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    cin = 64
+    for stage, blocks in enumerate(stages):
+        cout = 64 << stage
+        for block in range(blocks):
+            stride = 2 if stage > 0 and block == 0 else 1
+            shortcut = x if stride == 1 else net.conv(x, cin, cout, 1, stride)
+            x = net.block(x, shortcut, cin, cout, stride)
+            cin = cout
+    return x, cin
+
+
+def _cifar(net: _Net, stages: tuple[int, ...]) -> tuple[str, int]:
+    """Shortcuts without weights, as in the binary network: average pooling, and zeros for the new channels."""
+    x = net.op("Relu", net.conv("input", 3, 16, 3, 1))
+    cin = 16
+    for stage, blocks in enumerate(stages):
+        cout = 16 << stage
+        for _ in range(blocks):
+            stride, shortcut = 1, x
+            if cin != cout:
+                pool = net.op("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2])
+                stride, shortcut = 2, net.pad_channels(pool, cin // 2, cin // 2)
+            x = net.block(x, shortcut, cin, cout, stride)
+            cin = cout
+    return x, cin

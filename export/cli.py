@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ovsw.cli import add_version, command
 from ovsw.export.errors import VerifyError
-from ovsw.format import NUMERICS
 from ovsw.summary import table
 
 if TYPE_CHECKING:
@@ -30,6 +29,12 @@ def _joined(parts: list[list[float]] | None) -> list[float] | None:
 def _count(text: str) -> int:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"not a count: '{text}'")
+    return int(text)
+
+
+def _some(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a number of images: '{text}'")
     return int(text)
 
 
@@ -55,7 +60,19 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="class names, one per line; or imagenet, cifar10, none (default: imagenet for its 1000-class networks)",
     )
-    p.add_argument("--numerics", choices=sorted(NUMERICS), default="float", help="arithmetic (default: %(default)s)")
+    p.add_argument(
+        "--numerics",
+        choices=("auto", "integer", "float"),
+        default="auto",
+        help="arithmetic of the file (default: integer where the network allows it, else float)",
+    )
+    p.add_argument(
+        "--weights",
+        choices=("int16", "int8"),
+        default="int16",
+        help="real weights in integer files (default: %(default)s)",
+    )
+    p.add_argument("--stem", choices=("int16", "int8"), help="those of the first layer (default: as --weights)")
     p.add_argument(
         "--zero-weights",
         choices=("refuse", "plus"),
@@ -65,6 +82,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--verify", metavar="N", type=_count, default=4, help="images to compare with PyTorch (default: %(default)s)"
     )
+    p.add_argument(
+        "--images",
+        metavar="DIR",
+        help="labelled images, CIFAR or one folder per class: report the accuracy of PyTorch and of the file",
+    )
+    p.add_argument("--max-images", metavar="N", type=_some, help="use N of them, evenly spread")
     p.add_argument("--force", action="store_true", help="overwrite OUT.bnn")
     p.add_argument("--json", action="store_true", help="print the report as JSON")
     add_version(p)
@@ -85,8 +108,12 @@ def main(argv: list[str] | None = None) -> int:
         std=_joined(args.std),
         labels=args.labels,
         numerics=args.numerics,
+        weights=args.weights,
+        stem=args.stem,
         zero_weights=args.zero_weights,
         verify=args.verify,
+        images=args.images,
+        max_images=args.max_images,
         force=args.force,
     )
     try:
@@ -94,6 +121,8 @@ def main(argv: list[str] | None = None) -> int:
     except VerifyError as e:
         print(f"ovsw-export: {args.checkpoint}: {e}; nothing was written", file=sys.stderr)
         return 1
+    if report.not_integer:
+        print(f"ovsw-export: exported as float, integers are not possible: {report.not_integer}", file=sys.stderr)
     for warning in report.warnings:
         print(f"ovsw-export: warning: {warning}", file=sys.stderr)
     print(json.dumps(report.as_dict(), indent=2) if args.json else _text(report))
@@ -104,7 +133,8 @@ def _text(report: Report) -> str:
     rows = [(layer.name, layer.op, layer.shape_text, layer.bits_text, f"{layer.bytes:,}") for layer in report.layers]
     scale = "learned" if report.learned_scale else "derived"
     lines = [
-        f"{report.arch}: {report.num_classes} classes, input {report.input_size}x{report.input_size}, {scale} scales",
+        f"{report.arch}: {report.num_classes} classes, input {report.input_size}x{report.input_size}, {scale} scales, "
+        f"numerics {report.numerics}",
         "",
         table(("layer", "op", "output", "bits", "bytes"), rows, right=(4,)),
         "",
@@ -118,6 +148,20 @@ def _text(report: Report) -> str:
         ties = f", {check.ties} set aside (a value too near 0 to have a sign in float32)" if check.ties else ""
         lines.append(
             f"verified against PyTorch on {check.images} random images: largest difference {check.max_error:.1e}{ties}"
+        )
+    integer = report.integer_verification
+    if integer is not None:
+        lines[-1] = lines[-1].replace("verified", "in float verified")
+        lines.append(
+            f"in integers the engine gives the simulation's bits on {integer.images} random images; of those PyTorch "
+            f"has the same top-1 on {integer.same_top1}, logits differ by {integer.mean_difference:.2g} on average and "
+            f"{integer.max_difference:.2g} at most"
+        )
+    accuracy = report.accuracy
+    if accuracy is not None:
+        lines.append(
+            f"top-1 on {accuracy.images:,} labelled images: PyTorch {accuracy.pytorch:.2%}, this file "
+            f"{accuracy.exported:.2%}, the same answer on {accuracy.agreement:.2%}"
         )
     lines.append(f"wrote {report.output}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The whole way in six steps, and the report of what was exported."""
+"""The whole way in six steps, twice for integers: a float model proves the reading, the integer one is written."""
 
 from __future__ import annotations
 
@@ -10,38 +10,54 @@ from pathlib import Path
 from typing import Any
 
 from ovsw import format as bnn
+from ovsw import numerics
 from ovsw._version import __version__
 from ovsw.engine import Engine
+from ovsw.export import ir
+from ovsw.export.accuracy import Accuracy, measure, open_images
 from ovsw.export.errors import ExportError
-from ovsw.export.fold import fold
+from ovsw.export.fold import Fused, fold
 from ovsw.export.load import Loaded, load
-from ovsw.export.pack import pack
+from ovsw.export.pack import pack, pack_integer
+from ovsw.export.quantize import NotIntegerError, quantize
 from ovsw.export.trace import trace
 from ovsw.export.validate import validate
-from ovsw.export.verify import Verification, verify
+from ovsw.export.verify import IntegerVerification, Verification, verify, verify_integer
 from ovsw.export.write import check_target, write
-from ovsw.labels import load_labels
+from ovsw.labels import BUILTIN, load_labels
 from ovsw.summary import Layer, layers
 
 
 @dataclass
 class ExportOptions:
-    """What the command line can set; None means: as found in the checkpoint or usual for the network."""
+    """What the command line can set; None means: as found in the checkpoint or usual for the network.
+
+    `numerics` is "auto" (integer where the network allows it), "integer" or "float". `weights` and `stem` are the
+    widths of real weights in integer files, "int16" or "int8".
+    """
 
     arch: str | None = None
     input_size: int | None = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
     labels: str | None = None
-    numerics: str = "float"
+    numerics: str = "auto"
+    weights: str = "int16"
+    stem: str | None = None
     zero_weights: str = "refuse"
     verify: int = 4
+    images: str | None = None
+    max_images: int | None = None
     force: bool = False
 
 
 @dataclass
 class Report:
-    """What was exported, for people (`ovsw-export`) and programs (`--json`)."""
+    """What was exported, for people (`ovsw-export`) and programs (`--json`).
+
+    `verification` is that of the float model, which is also made for an integer file. `not_integer` is the reason why
+    a file that may be either is float.
+    """
 
     output: str
     arch: str
@@ -54,6 +70,9 @@ class Report:
     bytes: int
     parameters: int
     verification: Verification | None
+    integer_verification: IntegerVerification | None
+    accuracy: Accuracy | None
+    not_integer: str | None
     warnings: list[str]
 
     @property
@@ -74,19 +93,33 @@ def export(
     source, target = Path(checkpoint), Path(output)
     check_target(source, target, options.force)
     loaded = load(source, options.arch, options.input_size)
+    images = None if options.images is None else open_images(Path(options.images), loaded.num_classes)
     shape = (3, loaded.input_size, loaded.input_size)
     graph = trace(loaded.model, shape)
     warnings = validate(graph, options.zero_weights)
     ops = fold(graph)
     mean, std = _normalisation(loaded, options)
-    model = pack(ops, shape, mean, std, _metadata(source, loaded, options))
-    model.numerics = options.numerics
+    metadata, labels = _metadata(source, loaded, options)
+    model = pack(ops, shape, mean, std, metadata)
     data = bnn.to_bytes(model)
-    try:
-        engine = Engine(data)
-    except ValueError as e:
-        raise ExportError(f"{source}: the engine refuses the result: {e}") from None
+    engine = _engine(source, data)
     verification = verify(loaded.model, engine, shape, options.verify) if options.verify else None
+
+    exact, reason, more = _integer(ops, shape, mean, std, metadata, options)
+    integer_verification = None
+    run = engine.run
+    if exact is not None:
+        model, data = exact, bnn.to_bytes(exact)
+        numerics.check(model)
+        engine = _engine(source, data)
+        run = engine.run
+        if options.verify:
+            integer_verification = verify_integer(loaded.model, model, engine, options.verify)
+    accuracy = None
+    if images is not None:
+        how = (model.tensors[model.mean].array, model.tensors[model.std].array, loaded.input_size)
+        resize = metadata["preprocess"]["resize"]
+        accuracy = measure(loaded.model, run, images, *how, resize, options.max_images)
     write(data, target)
     return Report(
         output=str(target),
@@ -95,13 +128,48 @@ def export(
         input_size=loaded.input_size,
         learned_scale=loaded.learned_scale,
         numerics=model.numerics,
-        labels=len(model.metadata["labels"]),
+        labels=labels,
         layers=layers(model),
         bytes=len(data),
         parameters=sum(p.numel() for n, p in loaded.model.named_parameters() if not n.endswith("scaling_factor")),
         verification=verification,
-        warnings=warnings,
+        integer_verification=integer_verification,
+        accuracy=accuracy,
+        not_integer=reason,
+        warnings=warnings + more,
     )
+
+
+def _engine(source: Path, data: bytes) -> Engine:
+    try:
+        return Engine(data)
+    except ValueError as e:
+        raise ExportError(f"{source}: the engine refuses the result: {e}") from None
+
+
+def _integer(
+    ops: list[Fused],
+    shape: ir.Shape,
+    mean: Sequence[float],
+    std: Sequence[float],
+    metadata: dict[str, Any],
+    options: ExportOptions,
+) -> tuple[bnn.Model | None, str | None, list[str]]:
+    """The integer model, if it is wanted and possible; else why it is not possible; and warnings."""
+    narrow = options.weights != "int16" or options.stem is not None
+    if options.numerics == "float":
+        if narrow:
+            raise ExportError("--weights and --stem are for integer files, --numerics float has none")
+        return None, None, []
+    try:
+        made, warnings = quantize(ops, mean, std, options.weights, options.stem)
+    except NotIntegerError as e:
+        if options.numerics == "integer" or narrow:
+            raise ExportError(f"the network cannot be exported with --numerics integer: {e}") from None
+        return None, str(e), []
+    if options.labels in BUILTIN or (options.labels is None and metadata["labels"]):
+        metadata = {**metadata, "labels": options.labels or "imagenet"}
+    return pack_integer(made, shape, mean, std, metadata), None, warnings
 
 
 def _normalisation(loaded: Loaded, options: ExportOptions) -> tuple[Sequence[float], Sequence[float]]:
@@ -115,7 +183,8 @@ def _normalisation(loaded: Loaded, options: ExportOptions) -> tuple[Sequence[flo
     return mean, std
 
 
-def _metadata(source: Path, loaded: Loaded, options: ExportOptions) -> dict[str, Any]:
+def _metadata(source: Path, loaded: Loaded, options: ExportOptions) -> tuple[dict[str, Any], int]:
+    """What a float file says of itself, and the number of its labels."""
     spec, size = loaded.spec, loaded.input_size
     labels = options.labels
     if labels is None:
@@ -125,7 +194,7 @@ def _metadata(source: Path, loaded: Loaded, options: ExportOptions) -> dict[str,
         names = load_labels(labels, loaded.num_classes)
     except (OSError, ValueError) as e:
         raise ExportError(f"--labels: {e}") from None
-    return {
+    metadata = {
         "producer": f"ovsw {__version__}",
         "arch": spec.name,
         "num_classes": loaded.num_classes,
@@ -133,3 +202,4 @@ def _metadata(source: Path, loaded: Loaded, options: ExportOptions) -> dict[str,
         "labels": names,
         "source": source.name,
     }
+    return metadata, len(names)

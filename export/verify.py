@@ -3,6 +3,9 @@
 PyTorch computes in float64, the engine in float32. A value so near to zero that rounding decides its sign changes the
 logits of that image altogether, in a correct export too, and in networks of a million signs that is not rare. So
 images are drawn until `count` of them agree; a wrong export agrees on none, a right one on almost all.
+
+An integer file rounds more, so most images have such a value. There the engine has to give the bits of the simulation,
+and how far both are from PyTorch is reported.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from ovsw import format as bnn
+from ovsw import numerics
 from ovsw.engine import Engine
 from ovsw.export import ir
 from ovsw.export.errors import VerifyError
@@ -53,3 +58,39 @@ def verify(model: nn.Module, engine: Engine, input_shape: ir.Shape, count: int, 
                     f"the exported model differs from PyTorch on {result.ties} images (max error {shown})"
                 )
     return result
+
+
+@dataclass
+class IntegerVerification:
+    """On how many images engine and simulation were equal and had PyTorch's top-1, and how far logits were off."""
+
+    images: int
+    same_top1: int
+    max_difference: float
+    mean_difference: float
+
+
+def verify_integer(
+    model: nn.Module, packed: bnn.Model, engine: Engine | None, count: int, seed: int = 0
+) -> IntegerVerification:
+    """Compares the engine with the simulation, and that with `model`, on random pixels. Raises VerifyError."""
+    mean, std = (packed.tensors[i].array for i in (packed.mean, packed.std))
+    x = np.random.default_rng(seed).normal(size=(count, *packed.values[0].shape))
+    images = numerics.pixels(x, mean, std)
+    logits = numerics.simulate(packed, images)
+    if engine is not None:
+        differing = int((engine.run(images) != logits).any(axis=1).sum())
+        if differing:
+            raise VerifyError(f"the engine differs from the simulation on {differing} of {count} images")
+    reference = copy.deepcopy(model).double().eval()
+    with torch.no_grad():
+        expected = reference(torch.from_numpy(normalised(images, mean, std)).double()).flatten(1).numpy()
+    difference = np.abs(logits - expected)
+    same = int((logits.argmax(axis=1) == expected.argmax(axis=1)).sum())
+    return IntegerVerification(count, same, float(difference.max()), float(difference.mean()))
+
+
+def normalised(images: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """uint8 pixels (n, h, w, c) as a network takes them: float32 (n, c, h, w)."""
+    x = (images.astype(np.float32) / np.float32(255) - mean) / std
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2))

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "csrc/base/buffer.h"
 #include "csrc/base/error.h"
+#include "csrc/binding/popcount.h"
 #include "csrc/format/file.h"
 #include "csrc/graph/graph.h"
 #include "csrc/plan/plan.h"
@@ -75,7 +77,7 @@ std::vector<std::vector<double>> time_steps(Engine& engine, const Array& image, 
 py::list steps(const Engine& engine) {
   py::list rows;
   for (const Step& step : engine.plan().steps) {
-    const Shape& s = step.args.shape;
+    const Shape& s = step.shape;
     py::dict row;
     row["name"] = step.name;
     row["op"] = op_name(step.kind);
@@ -87,6 +89,18 @@ py::list steps(const Engine& engine) {
     rows.append(row);
   }
   return rows;
+}
+
+// Seconds that the plain popcount dots of a layer take, once.
+double time_popcount(int pixels, int channels, int words) {
+  check(pixels > 0 && channels > 0 && words > 0, "pixels, channels and words must be positive");
+  std::vector<std::uint64_t> patches(std::size_t(pixels) * std::size_t(words), 0x9E3779B97F4A7C15ull);
+  std::vector<std::uint64_t> weights(std::size_t(channels) * std::size_t(words), 0xC2B2AE3D27D4EB4Full);
+  const py::gil_scoped_release release;
+  const auto start = std::chrono::steady_clock::now();
+  volatile const std::uint64_t total = popcount_dots(patches.data(), pixels, weights.data(), channels, words);
+  (void)total;
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 py::list tables() {
@@ -105,6 +119,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The ovsw runtime. Use ovsw.Engine.";
   m.attr("__version__") = OVSW_VERSION;
   m.def("tables", &tables, "The kernel tables in this build, best first: (name, supported by this CPU).");
+  m.def("time_popcount", &time_popcount, py::arg("pixels"), py::arg("channels"), py::arg("words"));
   py::class_<Engine>(m, "Engine")
       .def(py::init(&load), py::arg("file"), py::arg("threads"), py::arg("isa"))
       .def("run", &run<Pixels>, py::arg("images").noconvert())
@@ -113,6 +128,8 @@ PYBIND11_MODULE(_core, m) {
       .def("time_steps", &time_steps<Values>, py::arg("image").noconvert(), py::arg("repeat"))
       .def("steps", &steps)
       .def_property_readonly("isa", [](const Engine& e) { return e.plan().table->name; })
+      .def_property_readonly(
+          "numerics", [](const Engine& e) { return e.plan().numerics == Numerics::kInteger ? "integer" : "float"; })
       .def_property_readonly("threads", &Engine::threads)
       .def_property_readonly("outputs", &Engine::outputs)
       .def_property_readonly("input_shape",

@@ -52,7 +52,8 @@ ValueRecord parse_value(std::size_t i, const std::byte* at) {
 
 // The size in bytes of a tensor, or 0 if it is larger than `limit`.
 std::size_t tensor_bytes(Dtype dtype, const std::vector<std::uint32_t>& shape, std::size_t limit) {
-  std::size_t bytes = dtype == Dtype::kF32 ? 4 : 8;
+  constexpr std::size_t kElementBytes[] = {4, 8, 8, 2, 4, 1, 1};  // by dtype; bits are words
+  std::size_t bytes = kElementBytes[std::size_t(dtype)];
   for (std::size_t d = 0; d < shape.size(); ++d) {
     const bool words = dtype == Dtype::kBits && d + 1 == shape.size();
     bytes *= words ? (std::size_t(shape[d]) + 63) / 64 : shape[d];
@@ -78,7 +79,7 @@ TensorView parse_tensor(std::size_t i, const std::byte* at, const std::byte* fil
   TensorView t{};
   const auto dtype = f.take<std::uint16_t>();
   const auto rank = f.take<std::uint16_t>();
-  check(dtype <= std::uint16_t(Dtype::kBits), "tensor ", i, ": dtype ", dtype, " is unknown");
+  check(dtype <= std::uint16_t(Dtype::kI8), "tensor ", i, ": dtype ", dtype, " is unknown");
   check(rank >= 1 && rank <= 4, "tensor ", i, ": rank ", rank, ", allowed are 1 to 4");
   t.dtype = Dtype(dtype);
   for (std::uint16_t d = 0; d < 4; ++d) {
@@ -127,7 +128,7 @@ bool is_printable(const std::string& name) {
 }
 
 OpRecord parse_op(std::size_t i, const std::byte* at, const std::string& strings, std::uint32_t values,
-                  std::uint32_t tensors) {
+                  std::uint32_t tensors, Numerics numerics) {
   Fields f(at);
   OpRecord op{};
   op.kind = f.take<std::uint16_t>();
@@ -160,7 +161,9 @@ OpRecord parse_op(std::size_t i, const std::byte* at, const std::string& strings
                                &op.channels_before, &op.channels_after}) {
     *field = f.take<std::uint16_t>();
   }
-  for (int r = 0; r < 3; ++r) {
+  const bool shifts = numerics == Numerics::kInteger;
+  op.shift = shifts ? ref("shift", tensors) : kAbsent;
+  for (int r = shifts ? 1 : 0; r < 3; ++r) {
     check(f.take<std::uint32_t>() == 0, "op ", i, " '", op.name, "': reserved bytes are not zero");
   }
   check(op.input != kAbsent, "op ", i, " '", op.name, "': no input");
@@ -207,7 +210,7 @@ File parse_file(const std::byte* data, std::size_t size) {
   check(file.output < value_count, "header field output is ", file.output, ", there are ", value_count);
   check(file.mean < tensor_count, "header field mean is ", file.mean, ", there are ", tensor_count);
   check(file.std < tensor_count, "header field std is ", file.std, ", there are ", tensor_count);
-  check(numerics == std::uint32_t(Numerics::kFloat), "numerics ", numerics, " is unknown");
+  check(numerics <= std::uint32_t(Numerics::kInteger), "numerics ", numerics, " is unknown");
   file.numerics = Numerics(numerics);
 
   const std::size_t at_tensors = kHeaderBytes + kValueBytes * value_count;
@@ -227,7 +230,7 @@ File parse_file(const std::byte* data, std::size_t size) {
   const auto* chars = reinterpret_cast<const char*>(data);
   const std::string strings(chars + at_strings, strings_size);
   for (std::size_t i = 0; i < op_count; ++i) {
-    file.ops.push_back(parse_op(i, data + at_ops + kOpBytes * i, strings, value_count, tensor_count));
+    file.ops.push_back(parse_op(i, data + at_ops + kOpBytes * i, strings, value_count, tensor_count, file.numerics));
   }
   file.metadata.assign(chars + at_metadata, metadata_size);
   return file;

@@ -23,13 +23,21 @@ enum class OpKind : std::uint16_t {
 
 const char* op_name(OpKind kind);
 
+enum class ValueKind : std::uint32_t { kMap = 0, kBits = 1, kI16 = 2, kI32 = 3, kU8 = 4 };
+
+const char* kind_name(ValueKind kind);
+
 struct Value {
-  bool bits;
+  ValueKind kind;
   int c, h, w;
 
   std::size_t pixels() const { return std::size_t(h) * std::size_t(w); }
   std::size_t bytes() const {
-    return pixels() * (bits ? (std::size_t(c) + 63) / 64 * sizeof(std::uint64_t) : std::size_t(c) * sizeof(float));
+    constexpr std::size_t kElementBytes[] = {sizeof(float), 0, 2, 4, 1};
+    const bool bits = kind == ValueKind::kBits;
+    const std::size_t channels = std::size_t(c);
+    return pixels() *
+           (bits ? (channels + 63) / 64 * sizeof(std::uint64_t) : channels * kElementBytes[std::size_t(kind)]);
   }
 };
 
@@ -48,14 +56,27 @@ struct Op {
   const float* weight;               // kConv, kLinear
   const std::uint64_t* weight_bits;  // kBconv
 
+  // Integer numerics.
+  const std::int16_t* mult;
+  const std::int32_t* int_offset;
+  const std::uint8_t* shift;
+  const std::int16_t* weight_i16;  // kConv, kLinear: one of the two
+  const std::int8_t* weight_i8;
+  float logit_scale;  // kLinear
+
+  std::int16_t int_weight(std::size_t i) const { return weight_i16 ? weight_i16[i] : std::int16_t(weight_i8[i]); }
   double macs() const;
 };
 
 struct Graph {
+  Numerics numerics;
   std::vector<Value> values;  // values[0] is the input
   std::vector<Op> ops;        // in order of execution; every value is written once, before it is read
   std::uint32_t output;
   std::vector<float> mean, std;  // per input channel
+
+  // Integer numerics: the zero of an input channel in steps of 1/256 of a pixel value.
+  std::int64_t zero(int channel) const;
 };
 
 // Throws InvalidError naming the op. Pointers refer to the file's bytes.

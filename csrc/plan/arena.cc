@@ -36,7 +36,8 @@ Arena place_values(const Graph& graph) {
   for (std::size_t i = 0; i < end; ++i) {
     const Op& op = graph.ops[i];
     if (op.out_map != kAbsent) {
-      if (op.residual != kAbsent && op.residual != op.input && last_read[op.residual] == i) {
+      if (op.residual != kAbsent && op.residual != op.input && last_read[op.residual] == i &&
+          graph.values[op.residual].kind == graph.values[op.out_map].kind) {
         block_of[op.out_map] = block_of[op.residual];
         Block& block = blocks[block_of[op.residual]];
         block.last = std::max(block.last, last_read[op.out_map]);
@@ -67,7 +68,7 @@ Arena place_values(const Graph& graph) {
 
   Arena arena;
   for (std::size_t v : block_of) arena.offset.push_back(blocks[v].offset);
-  arena.bytes = bytes;
+  arena.bytes = bytes + kAlign;  // kernels may read past the end of a map
   return arena;
 }
 

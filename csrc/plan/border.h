@@ -16,19 +16,27 @@
 #include <cstdint>
 #include <vector>
 
+#include "csrc/base/buffer.h"
+#include "csrc/graph/graph.h"
 #include "kernels/kernels.h"
 
 namespace ovsw {
 
 struct BorderTable {
-  std::vector<std::int32_t> base;       // [class][out_c]
+  Buffer base;                          // int32 [class][stride]
   std::vector<std::int32_t> row_class;  // per output row; already multiplied by the number of column classes
   std::vector<std::int32_t> col_class;  // per output column
 
-  Border view() const { return {base.data(), row_class.data(), col_class.data()}; }
+  Border view() const { return {base.as<std::int32_t>(), row_class.data(), col_class.data()}; }
 };
 
 // `weights` as in the file: [out_c][kernel_h][kernel_w][ceil(in_c / 64)] words.
 BorderTable make_border(const Shape& shape, const std::uint64_t* weights);
+
+// The same for integer numerics, with the rows padded as kernels.h has it:
+//     bconv                base = mult * (dot's base) + offset
+//     conv over pixels     base = offset - zero point of the taps inside + centre * their weights
+//     all others           base = offset
+BorderTable make_int_border(const Graph& graph, const Op& op, int pixel_centre);
 
 }  // namespace ovsw

@@ -20,21 +20,26 @@ struct Step {
 
   std::string name;
   OpKind kind;
-  KernelFn kernel;
-  KernelArgs args;  // all but the addresses inside the arena
+  KernelFn kernel;   // float numerics, else null
+  KernelArgs args;   // all but the addresses inside the arena
+  IntFn int_kernel;  // integer numerics, else null
+  IntArgs int_args;  // likewise
+  Shape shape;
   std::size_t in, residual, out, bits;
+  ValueKind residual_kind, out_kind;  // where those are
   double macs;
 };
 
 struct Plan {
   const KernelTable* table;
+  Numerics numerics;
   Value input, output;
   std::vector<float> mean, std;
   std::vector<Step> steps;
   std::size_t input_at, output_at;
   std::size_t arena_bytes;
   std::size_t scratch_bytes;         // per thread
-  std::vector<Buffer> weights;       // packed weights, and copies of scales, offsets and slopes
+  std::vector<Buffer> weights;       // packed weights, and copies of what is per channel
   std::vector<BorderTable> borders;  // steps point into both
   std::size_t weight_bytes;
 };

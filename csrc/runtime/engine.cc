@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -32,27 +33,53 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 class Engine::Context {
  public:
   Context(const Plan& plan, int threads)
-      : process(getpid()), plan_(plan), pool_(threads), arena_(plan.arena_bytes), steps_(plan.steps.size()) {
+      : process(getpid()),
+        plan_(plan),
+        pool_(threads),
+        arena_(plan.arena_bytes),
+        steps_(plan.steps.size()),
+        int_steps_(plan.steps.size()) {
     for (int t = 0; t < threads; ++t) scratch_.emplace_back(plan.scratch_bytes);
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       const Step& step = plan.steps[i];
-      KernelArgs& args = steps_[i];
-      args = step.args;
-      args.in = at<const void>(step.in);
-      args.epilogue.residual = at<const float>(step.residual);
-      args.epilogue.out = at<float>(step.out);
-      args.epilogue.bits = at<std::uint64_t>(step.bits);
+      if (step.kernel) {
+        KernelArgs& args = steps_[i];
+        args = step.args;
+        args.in = at<const void>(step.in);
+        args.epilogue.residual = at<const float>(step.residual);
+        args.epilogue.out = at<float>(step.out);
+        args.epilogue.bits = at<std::uint64_t>(step.bits);
+      } else {
+        IntArgs& args = int_steps_[i];
+        args = step.int_args;
+        args.in = at<const void>(step.in);
+        const ValueKind out = step.out_kind, residual = step.residual_kind;
+        if (residual == ValueKind::kI16) args.residual = at<const std::int16_t>(step.residual);
+        if (residual == ValueKind::kI32) args.residual32 = at<const std::int32_t>(step.residual);
+        if (out == ValueKind::kI16) args.out = at<std::int16_t>(step.out);
+        if (out == ValueKind::kI32) args.out32 = at<std::int32_t>(step.out);
+        if (out == ValueKind::kMap) args.logits = at<float>(step.out);
+        args.bits = at<std::uint64_t>(step.bits);
+      }
     }
   }
 
-  float* input() const { return at<float>(plan_.input_at); }
+  template <typename T>
+  T* input() const {
+    return at<T>(plan_.input_at);
+  }
   const float* output() const { return at<const float>(plan_.output_at); }
 
   void run_step(std::size_t i) {
-    const KernelArgs& args = steps_[i];
-    const std::int64_t pixels = std::int64_t(args.shape.out_h) * args.shape.out_w;
+    const Step& step = plan_.steps[i];
+    const std::int64_t pixels = std::int64_t(step.shape.out_h) * step.shape.out_w;
     pool_.run(pixels, grain(pixels, pool_.threads()), [&](std::int64_t begin, std::int64_t end, int thread) {
-      plan_.steps[i].kernel(args, begin, end, scratch_[std::size_t(thread)].data());
+      void* scratch = scratch_[std::size_t(thread)].data();
+      if (step.kernel) {
+        step.kernel(steps_[i], begin, end, scratch);
+      } else {
+        step.int_kernel(int_steps_[i], begin, end, scratch);
+      }
     });
   }
 
@@ -69,6 +96,7 @@ class Engine::Context {
   Buffer arena_;
   std::vector<Buffer> scratch_;
   std::vector<KernelArgs> steps_;
+  std::vector<IntArgs> int_steps_;
 };
 
 // Borrows a context from the engine for one call.
@@ -118,6 +146,30 @@ void Engine::abandon_forked() {
 
 std::size_t Engine::outputs() const { return plan_->output.pixels() * std::size_t(plan_->output.c); }
 
+void Engine::read_values(const Image& image, float* in) const {
+  const std::size_t pixels = plan_->input.pixels(), channels = std::size_t(plan_->input.c);
+  for (std::size_t p = 0; p < pixels; ++p) {
+    for (std::size_t c = 0; c < channels; ++c) {
+      in[p * channels + c] = image.pixels ? normalised_[c * 256 + image.pixels[p * channels + c]]  //
+                                          : image.values[c * pixels + p];
+    }
+  }
+}
+
+void Engine::read_pixels(const Image& image, std::uint8_t* in) const {
+  const std::size_t pixels = plan_->input.pixels(), channels = std::size_t(plan_->input.c);
+  if (image.pixels) {
+    std::memcpy(in, image.pixels, pixels * channels);
+    return;
+  }
+  for (std::size_t p = 0; p < pixels; ++p) {
+    for (std::size_t c = 0; c < channels; ++c) {
+      const double v = (double(image.values[c * pixels + p]) * plan_->std[c] + plan_->mean[c]) * 255.0;
+      in[p * channels + c] = std::uint8_t(std::nearbyint(std::clamp(v, 0.0, 255.0)));
+    }
+  }
+}
+
 void Engine::run(const Image& image, float* logits, std::vector<double>* seconds) {
   Lease context(*this);
   const auto timed = [&](auto&& work) {
@@ -127,13 +179,10 @@ void Engine::run(const Image& image, float* logits, std::vector<double>* seconds
   };
 
   timed([&] {
-    float* in = context->input();
-    const std::size_t pixels = plan_->input.pixels(), channels = std::size_t(plan_->input.c);
-    for (std::size_t p = 0; p < pixels; ++p) {
-      for (std::size_t c = 0; c < channels; ++c) {
-        in[p * channels + c] = image.pixels ? normalised_[c * 256 + image.pixels[p * channels + c]]  //
-                                            : image.values[c * pixels + p];
-      }
+    if (plan_->numerics == Numerics::kInteger) {
+      read_pixels(image, context->input<std::uint8_t>());
+    } else {
+      read_values(image, context->input<float>());
     }
   });
   for (std::size_t i = 0; i < plan_->steps.size(); ++i) timed([&] { context->run_step(i); });

@@ -10,7 +10,7 @@
 
 namespace ovsw {
 
-// One image, as pixels [h][w][c] that are normalised here, or as values [c][h][w] that already are.
+// One image, as pixels [h][w][c] or as normalised values [c][h][w].
 struct Image {
   const std::uint8_t* pixels;
   const float* values;
@@ -35,6 +35,8 @@ class Engine {
   class Lease;
 
   void abandon_forked();
+  void read_values(const Image& image, float* in) const;
+  void read_pixels(const Image& image, std::uint8_t* in) const;
 
   std::unique_ptr<const Plan> plan_;
   int threads_;

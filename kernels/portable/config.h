@@ -1,8 +1,8 @@
-// The portable kernels are one set of plain C++ files, compiled once per instruction set that the compiler can use
-// well by itself (see CMakeLists.txt): `portable` for every CPU, on x86 also `portable_avx2` and `portable_avx512`.
-// Each copy lives in a namespace of its own, OVSW_PORTABLE, so that no inline function of one can replace another's at
-// link time. For the same reason nothing here uses the C++ library beyond memcpy and memset. Floating-point
-// contraction is off: every copy gives the same bytes.
+// The portable kernels are one set of plain C++ files, compiled once per kernel table (see CMakeLists.txt): as they are
+// for `portable`, and with the flags of an instruction set for whatever its own folder does not write by hand. Each
+// copy lives in a namespace of its own, OVSW_PORTABLE, the table's name, so that no inline function of one can replace
+// another's at link time. For the same reason nothing here uses the C++ library beyond memcpy and memset.
+// Floating-point contraction is off: every copy gives the same bytes.
 #pragma once
 
 #include <cstring>

@@ -3,28 +3,9 @@
 #include "kernels/portable/map.h"
 
 #include "kernels/portable/epilogue.h"
+#include "kernels/portable/taps.h"
 
 namespace ovsw::OVSW_PORTABLE {
-namespace {
-
-// Calls fn(pixel of the input, is_first) for the taps of an output pixel that lie inside the image.
-template <typename Fn>
-OVSW_INLINE void for_taps(const Shape& s, const float* in, std::int64_t pixel, Fn fn) {
-  const int y0 = int(pixel / s.out_w) * s.stride_h - s.pad_h;
-  const int x0 = int(pixel % s.out_w) * s.stride_w - s.pad_w;
-  bool first = true;
-  for (int y = y0; y < y0 + s.kernel_h; ++y) {
-    if (y < 0 || y >= s.in_h) continue;
-    for (int x = x0; x < x0 + s.kernel_w; ++x) {
-      if (x < 0 || x >= s.in_w) continue;
-      fn(in + (std::int64_t(y) * s.in_w + x) * s.in_c, first);
-      first = false;
-    }
-  }
-}
-
-}  // namespace
-
 std::size_t map_scratch_bytes(const Shape& s) { return std::size_t(s.out_c) * sizeof(double); }
 
 void maxpool(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {

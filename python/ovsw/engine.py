@@ -14,6 +14,7 @@ from PIL import Image
 from ovsw import _core
 from ovsw import format as bnn
 from ovsw.image import ImageSource, load_pixels
+from ovsw.labels import resolve_labels
 from ovsw.summary import table
 
 ModelSource = Union[str, "os.PathLike[str]", bytes]
@@ -72,6 +73,11 @@ class Engine:
     def isa(self) -> str:
         """The kernel table in use."""
         return self._core.isa
+
+    @property
+    def numerics(self) -> str:
+        """How it computes: "integer" (the same bits on every machine) or "float"."""
+        return self._core.numerics
 
     @property
     def threads(self) -> int:
@@ -161,12 +167,10 @@ class Engine:
         return np.ascontiguousarray(array.reshape(-1, *expected)), array.ndim == 3
 
     def _checked_labels(self, name: str) -> list[str]:
-        labels = self.metadata.get("labels", [])
-        if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-            raise ValueError(f"{name}: metadata field labels is not a list of strings")
-        if labels and len(labels) != self.num_classes:
-            raise ValueError(f"{name}: metadata has {len(labels)} labels, the network {self.num_classes} classes")
-        return labels
+        try:
+            return resolve_labels(self.metadata.get("labels", []), self.num_classes)
+        except ValueError as e:
+            raise ValueError(f"{name}: {e}") from None
 
     def _checked_preprocess(self, name: str) -> tuple[int, tuple[int, int]]:
         _, h, w = self.input_shape

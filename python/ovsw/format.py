@@ -19,7 +19,7 @@ from typing import Any, Union
 import numpy as np
 
 MAGIC = b"\x89BNN\r\n\x1a\n"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1  # the newest that this module writes; a file that needs less says less
 ALIGN = 64
 NONE = 0xFFFFFFFF
 
@@ -34,8 +34,8 @@ MAX_METADATA = 1 << 24
 MAX_NAME = 255
 MAX_DIM = 1 << 20
 
-NUMERICS = {"float": 0}
-VALUE_KINDS = {"map": 0, "bits": 1}
+NUMERICS = {"float": 0, "integer": 1}
+VALUE_KINDS = {"map": 0, "bits": 1, "i16": 2, "i32": 3, "u8": 4}
 OP_KINDS = {
     "bconv": 1,
     "conv": 2,
@@ -50,7 +50,12 @@ DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "f32": (0, np.dtype("<f4")),
     "f64": (1, np.dtype("<f8")),
     "bits": (2, np.dtype("<u8")),
+    "i16": (3, np.dtype("<i2")),
+    "i32": (4, np.dtype("<i4")),
+    "u8": (5, np.dtype("u1")),
+    "i8": (6, np.dtype("i1")),
 }
+_SINCE_1_1 = frozenset({"integer", "i16", "i32", "u8", "i8"})  # codes of any enumeration
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -75,7 +80,7 @@ class Value:
 
 @dataclass
 class Tensor:
-    """A constant. `array` is `<f4` or `<f8` of `shape`, or, for bits, `<u8` words with ceil(shape[-1]/64) per row."""
+    """A constant. `array` has `shape`, little-endian; for bits it is `<u8` words, ceil(shape[-1]/64) per row."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -86,7 +91,8 @@ class Tensor:
 class Op:
     """A node: `act(scale * core(input) + offset + residual)`, stored as numbers (`out`) and/or sign bits (`bits`).
 
-    References are indices into `Model.values` (input, residual, out, bits) and `Model.tensors` (the others).
+    With numerics "integer" the sum before the residual is shifted right by `shift` (docs/numerics.md). References are
+    indices into `Model.values` (input, residual, out, bits) and `Model.tensors` (the others).
     """
 
     kind: str
@@ -99,6 +105,7 @@ class Op:
     scale: int | None = None
     offset: int | None = None
     slope: int | None = None
+    shift: int | None = None
     act: str = "none"
     clamp: tuple[float, float] = (0.0, 0.0)
     kernel: tuple[int, int] = (1, 1)
@@ -106,10 +113,19 @@ class Op:
     pad: tuple[int, int] = (0, 0)
     channels: tuple[int, int] = (0, 0)
 
+    @property
+    def tensors(self) -> list[int]:
+        """The tensors that the op refers to."""
+        refs = (self.weight, self.scale, self.offset, self.slope, self.shift)
+        return [ref for ref in refs if ref is not None]
+
 
 @dataclass
 class Model:
-    """A whole file. `values[0]` is the input; `mean` and `std` are tensors of one f32 per input channel."""
+    """A whole file. `values[0]` is the input; `mean` and `std` are tensors of one f32 per input channel.
+
+    `version` is that of the file it was read from.
+    """
 
     values: list[Value]
     tensors: list[Tensor]
@@ -119,14 +135,14 @@ class Model:
     std: int
     numerics: str = "float"
     metadata: dict[str, Any] = field(default_factory=dict)
-    version: tuple[int, int] = (MAJOR, MINOR)
+    version: tuple[int, int] = (MAJOR, 0)
 
     def add_value(self, kind: str, c: int, h: int, w: int) -> int:
         self.values.append(Value(kind, c, h, w))
         return len(self.values) - 1
 
     def add_tensor(self, array: np.ndarray, dtype: str = "f32") -> int:
-        """Appends a real tensor; the array is converted to `dtype`."""
+        """Appends a tensor of numbers; the array is converted to `dtype`."""
         data = np.ascontiguousarray(array, DTYPES[dtype][1])
         self.tensors.append(Tensor(dtype, data.shape, data))
         return len(self.tensors) - 1
@@ -163,13 +179,20 @@ def _ref(index: int | None) -> int:
     return NONE if index is None else index
 
 
+def lowest_minor(model: Model) -> int:
+    """The first minor version that has everything this model uses."""
+    names = {model.numerics, *(v.kind for v in model.values), *(t.dtype for t in model.tensors)}
+    return int(bool(names & _SINCE_1_1) or isinstance(model.metadata.get("labels"), str))
+
+
 def to_bytes(model: Model) -> bytes:
-    """Serialises a model as a file of version MAJOR.MINOR; what the model says of itself is not checked."""
+    """Serialises a model as a file of the lowest version that does; what the model says of itself is not checked."""
     strings = bytearray()
     op_records = bytearray()
     for op in model.ops:
         name = op.name.encode()
         refs = (op.input, op.residual, op.out, op.bits, op.weight, op.scale, op.offset, op.slope)
+        shift = _ref(op.shift) if model.numerics == "integer" else 0
         op_records += OP.pack(
             OP_KINDS[op.kind],
             ACTIVATIONS[op.act],
@@ -181,7 +204,7 @@ def to_bytes(model: Model) -> bytes:
             *op.stride,
             *op.pad,
             *op.channels,
-            *(0, 0, 0),
+            *(shift, 0, 0),
         )
         strings += name
     metadata = json.dumps(model.metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
@@ -203,7 +226,7 @@ def to_bytes(model: Model) -> bytes:
         return HEADER.pack(
             MAGIC,
             MAJOR,
-            MINOR,
+            lowest_minor(model),
             crc,
             end,
             HEADER.size,
@@ -293,6 +316,7 @@ def from_bytes(data: bytes) -> Model:
     if end > len(data):
         raise FormatError(f"tables end at byte {end}, the file has {len(data)}")
 
+    numerics_name = _name(NUMERICS, numerics, "numerics")
     values = [_value(i, *VALUE.unpack_from(data, HEADER.size + VALUE.size * i)) for i in range(n_values)]
     tensors = []
     for i in range(n_tensors):
@@ -301,7 +325,9 @@ def from_bytes(data: bytes) -> Model:
     if end != len(data):
         raise FormatError(f"tensor data ends at byte {end}, the file has {len(data)}")
     strings = data[at_strings:at_metadata]
-    ops = [_op(i, strings, n_values, n_tensors, OP.unpack_from(data, at_ops + OP.size * i)) for i in range(n_ops)]
+    records = (OP.unpack_from(data, at_ops + OP.size * i) for i in range(n_ops))
+    with_shift = numerics_name == "integer"
+    ops = [_op(i, strings, n_values, n_tensors, record, with_shift) for i, record in enumerate(records)]
     try:
         metadata = json.loads(data[at_metadata : at_metadata + metadata_size].decode())
     except (ValueError, RecursionError):
@@ -312,16 +338,14 @@ def from_bytes(data: bytes) -> Model:
         if index >= n:
             raise FormatError(f"header field {what} is {index}, there are {n}")
     _check_tensor_uses(ops, mean, std, n_tensors)
-    numerics_name = _name(NUMERICS, numerics, "numerics")
     return Model(values, tensors, ops, output, mean, std, numerics_name, metadata, (major, minor))
 
 
 def _check_tensor_uses(ops: list[Op], mean: int, std: int, n_tensors: int) -> None:
     """Every tensor has one user: what is loaded is then never larger than the file by more than a constant."""
     uses = [0] * n_tensors
-    for index in (mean, std, *(ref for op in ops for ref in (op.weight, op.scale, op.offset, op.slope))):
-        if index is not None:
-            uses[index] += 1
+    for index in (mean, std, *(ref for op in ops for ref in op.tensors)):
+        uses[index] += 1
     for i, n in enumerate(uses):
         if n != 1:
             raise FormatError(f"tensor {i}: is referred to {n} times, expected once")
@@ -364,9 +388,11 @@ def _tensor(i: int, data: bytes, end: int, record: tuple[int, ...]) -> tuple[Ten
     return Tensor(name, shape, array), offset + length
 
 
-def _op(i: int, strings: bytes, n_values: int, n_tensors: int, record: tuple[Any, ...]) -> Op:
+def _op(i: int, strings: bytes, n_values: int, n_tensors: int, record: tuple[Any, ...], with_shift: bool) -> Op:
     kind, act, name_at, name_len, *rest = record
     refs, clamp, geometry, reserved = rest[:8], rest[8:10], rest[10:18], rest[18:]
+    if with_shift:  # in the first of what are reserved bytes elsewhere
+        refs.append(reserved.pop(0))
     if name_at + name_len > len(strings):
         raise FormatError(f"op {i}: name lies outside the strings")
     if name_len > MAX_NAME:
@@ -378,9 +404,9 @@ def _op(i: int, strings: bytes, n_values: int, n_tensors: int, record: tuple[Any
     if any(ord(c) < 0x20 or ord(c) == 0x7F for c in name):
         raise FormatError(f"op {i}: name is not printable UTF-8")
     label = f"op {i} '{name}'"
-    kinds = ("input", "residual", "out", "bits", "weight", "scale", "offset", "slope")
+    kinds = ("input", "residual", "out", "bits", "weight", "scale", "offset", "slope", "shift")
     found: dict[str, int | None] = {}
-    for what, ref, n in zip(kinds, refs, [n_values] * 4 + [n_tensors] * 4):
+    for what, ref, n in zip(kinds, refs, [n_values] * 4 + [n_tensors] * 5):
         if ref != NONE and ref >= n:
             raise FormatError(f"{label}: {what} refers to {ref}, there are {n}")
         found[what] = None if ref == NONE else ref

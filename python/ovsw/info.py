@@ -1,17 +1,21 @@
-"""`ovsw-info`: what is in a `.bnn` file."""
+"""`ovsw-info`: what is in a `.bnn` file, and which kernels this CPU runs."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import os
+import platform
 import sys
 from pathlib import Path
 from typing import Any
 
+from ovsw import _core
 from ovsw import format as bnn
 from ovsw.cli import add_version, command
 from ovsw.engine import Engine
+from ovsw.labels import resolve_labels
 from ovsw.summary import layers, table
 
 
@@ -35,6 +39,7 @@ def describe(path: str) -> dict[str, Any]:
         "mean": model.tensors[model.mean].array.tolist(),
         "std": model.tensors[model.std].array.tolist(),
         "metadata": model.metadata,
+        "labels": resolve_labels(model.metadata.get("labels", []), engine.num_classes),
         "ops": [dataclasses.asdict(row) for row in rows],
         "bytes_binary_layers": binary,
         "bytes_other_layers": sum(row.bytes for row in rows) - binary,
@@ -42,9 +47,47 @@ def describe(path: str) -> dict[str, Any]:
     }
 
 
+def describe_cpu() -> dict[str, Any]:
+    """The CPU, the kernel tables of this build, and the one that an Engine takes unless told otherwise."""
+    tables = [{"name": name, "supported": supported} for name, supported in _core.tables()]
+    forced = os.environ.get("OVSW_ISA", "")
+    return {
+        "cpu": _cpu_name(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "tables": tables,
+        "forced": forced,
+        "used": forced or next(t["name"] for t in tables if t["supported"]),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    named = {key.strip(): value.strip() for key, value in fields.items()}
+    return named.get("model name") or named.get("Model") or f"{platform.machine()} part {named.get('CPU part', '?')}"
+
+
+def _cpu_text(info: dict[str, Any]) -> str:
+    how = f"forced by OVSW_ISA={info['forced']}" if info["forced"] else "the best that this CPU supports"
+    rows = [(t["name"], "yes" if t["supported"] else "no") for t in info["tables"]]
+    return "\n".join(
+        [
+            f"{info['cpu']}, {info['machine']}, {info['cores']} cores",
+            f"kernels: {info['used']} ({how})",
+            "",
+            table(("table", "supported"), rows),
+        ]
+    )
+
+
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="ovsw-info", description="Show what is in a .bnn file.")
-    p.add_argument("model", metavar="MODEL.bnn")
+    p = argparse.ArgumentParser(prog="ovsw-info", description="Show what is in a .bnn file, or what this CPU runs.")
+    p.add_argument("model", metavar="MODEL.bnn", nargs="?")
+    p.add_argument("--cpu", action="store_true", help="show this CPU and the kernel tables it supports")
     p.add_argument("--json", action="store_true", help="print everything as JSON")
     add_version(p)
     return p
@@ -53,8 +96,10 @@ def parser() -> argparse.ArgumentParser:
 @command("ovsw-info")
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
-    info = describe(args.model)
-    print(json.dumps(info, indent=2) if args.json else _text(info))
+    if bool(args.model) == args.cpu:
+        raise ValueError("give a MODEL.bnn, or --cpu")
+    info = describe_cpu() if args.cpu else describe(args.model)
+    print(json.dumps(info, indent=2) if args.json else (_cpu_text if args.cpu else _text)(info))
     return 0
 
 
@@ -78,8 +123,8 @@ def _text(info: dict[str, Any]) -> str:
         )
         for op in info["ops"]
     ]
-    metadata = dict(info["metadata"])
-    labels = metadata.pop("labels", [])
+    metadata = {key: value for key, value in info["metadata"].items() if key != "labels"}
+    labels = info["labels"]
     names = f"{labels[0]}, {labels[1]}, ... {labels[-1]}" if len(labels) > 2 else ", ".join(labels) or "not named"
     lines = [
         f"{info['file']}: {info['bytes']:,} bytes = {info['bytes'] / 1e6:.2f} MB, format {info['format']}, "

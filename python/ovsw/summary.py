@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ovsw.format import Model, Op
 
-_BITS = {"bits": 1, "f32": 32}
+_BITS = {"bits": 1, "i8": 8, "i16": 16, "f32": 32}
 
 
 @dataclass
@@ -39,7 +39,7 @@ def layers(model: Model) -> list[Layer]:
 
 
 def _layer(model: Model, op: Op) -> Layer:
-    tensors = [model.tensors[i] for i in (op.weight, op.scale, op.offset, op.slope) if i is not None]
+    tensors = [model.tensors[i] for i in op.tensors]
     outputs = [model.values[i] for i in (op.out, op.bits) if i is not None]
     if not outputs:
         raise ValueError(f"op '{op.name}' has no output")

@@ -56,6 +56,9 @@ class Folder:
         torch.save(checkpoint, self.checkpoint, **options)
 
     def run(self, *options: str) -> int:
+        """In float unless the options say otherwise: integers round, test_numerics.py judges those."""
+        if "--numerics" not in options:
+            options = (*options, "--numerics", "float")
         self.capsys.readouterr()
         try:
             code = main([str(self.checkpoint), "-o", str(self.output), *options])

@@ -542,7 +542,7 @@ def test_record_tables(kind: str) -> None:
         end += field.size
     assert end == size
     codes = re.sub(r"(\d+)([HIf])", lambda m: m.group(2) * int(m.group(1)), packed.format.lstrip("<"))
-    assert "".join(f.code for f in fields).replace("12s", "III") == codes
+    assert re.sub("8s$", "II", "".join(f.code for f in fields)) == codes
 
 
 def test_record_fields_are_those_of_the_loader() -> None:
@@ -553,7 +553,7 @@ def test_record_fields_are_those_of_the_loader() -> None:
     assert header == documented
     op = text[text.index("OpRecord parse_op") : text.index("}  // namespace")]
     found = re.findall(
-        r"op\.(kind|activation) =|(name_at|name_size) =|= ref\(\"(\w+)\"|op\.(clamp_\w+) =|&op\.(\w+)", op
+        r"op\.(kind|activation) =|(name_at|name_size) =|[=?] ref\(\"(\w+)\"|op\.(clamp_\w+) =|&op\.(\w+)", op
     )
     names = ["".join(groups).replace("name_at", "name_offset") for groups in found]
     assert names == [f.name for f in RECORDS["op"][1]][:-1]
@@ -579,7 +579,8 @@ def test_enumerations(title: str, python: dict[str, int], cpp: tuple[str, str] |
 
 
 def test_element_sizes() -> None:
-    sizes = {name: int(size) for name, size in re.findall(r"`(f\d+)` \| (\d+) bytes per element", section("Dtypes"))}
+    found = re.findall(r"`([fiu]\d+)` \| (\d+) bytes? per element", section("Dtypes"))
+    sizes = {name: int(size) for name, size in found}
     assert sizes == {name: dtype.itemsize for name, (_, dtype) in bnn.DTYPES.items() if name != "bits"}
     assert bnn.DTYPES["bits"][1].itemsize * 8 == 64
 
@@ -739,9 +740,9 @@ def test_a_newer_minor_version_is_accepted(minor: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "index", "field", "code", "message"),
     [
-        ("header", 0, "numerics", 1, "numerics 1 is unknown"),
-        ("value", 2, "kind", 2, "value 2: kind 2 is unknown"),
-        ("tensor", 5, "dtype", 3, "tensor 5: dtype 3 is unknown"),
+        ("header", 0, "numerics", 2, "numerics 2 is unknown"),
+        ("value", 2, "kind", 5, "value 2: kind 5 is unknown"),
+        ("tensor", 5, "dtype", 7, "tensor 5: dtype 7 is unknown"),
         ("op", 1, "kind", 8, "op 1 'conv1': kind 8 is unknown"),
         ("op", 1, "kind", 0, "op 1 'conv1': kind 0 is unknown"),
         ("op", 1, "activation", 3, "op 1 'conv1': activation 3 is unknown"),
@@ -750,7 +751,7 @@ def test_a_newer_minor_version_is_accepted(minor: int) -> None:
 def test_unknown_codes_are_refused_in_a_newer_minor_version(
     kind: str, index: int, field: str, code: int, message: str
 ) -> None:
-    data = File(TINY).set("header", 0, "minor", 1).set(kind, index, field, code).repaired()
+    data = File(TINY).set("header", 0, "minor", 2).set(kind, index, field, code).repaired()
     assert all(message in found for found in refusals(data))
 
 
@@ -782,7 +783,8 @@ def test_unknown_codes_are_refused_in_a_newer_minor_version(
         ("op", 1, "input", bnn.NONE, "op 1 'conv1': no input"),
         ("op", 1, "residual", 6, "op 1 'conv1': residual refers to 6, there are 6"),
         ("op", 1, "weight", 10, "op 1 'conv1': weight refers to 10, there are 10"),
-        ("op", 1, "reserved", b"\0" * 11 + b"\1", "op 1 'conv1': reserved bytes are not zero"),
+        ("op", 1, "reserved", b"\0" * 7 + b"\1", "op 1 'conv1': reserved bytes are not zero"),
+        ("op", 1, "shift", 1, "op 1 'conv1': reserved bytes are not zero"),
     ],
 )
 def test_hostile_fields(kind: str, index: int, field: str, number: Any, message: str) -> None:
@@ -976,11 +978,17 @@ BAD_GRAPHS: dict[str, tuple[Edit, str]] = {
     "bconv of a map": (set_op(1, input=1), "op 1 'conv1': input (value 1) is a map, expected bits"),
     "pool of bits": (set_op(2, input=2), "op 2 'pool': input (value 2) is bits, expected a map"),
     "residual of bits": (set_op(1, residual=2), "op 1 'conv1': residual (value 2) is bits, expected a map"),
-    "bits in a map": (set_op(1, out=None, bits=3), "op 1 'conv1': bits (value 3) is map 3x4x4, computed is bits 3x4x4"),
-    "map in bits": (set_value(3, "bits", 3, 4, 4), "op 1 'conv1': out (value 3) is bits 3x4x4, computed is map 3x4x4"),
+    "bits in a map": (
+        set_op(1, out=None, bits=3),
+        "op 1 'conv1': bits (value 3) is a map 3x4x4, computed is bits 3x4x4",
+    ),
+    "map in bits": (
+        set_value(3, "bits", 3, 4, 4),
+        "op 1 'conv1': out (value 3) is bits 3x4x4, computed is a map 3x4x4",
+    ),
     "output of bits": (set_output(2), "header field output (value 2) must be a map"),
     "input of bits": (set_value(0, "bits", 1, 4, 4), "value 0 (the input) must be a map"),
-    "wrong shape": (set_value(4, "map", 3, 2, 3), "op 2 'pool': out (value 4) is map 3x2x3, computed is map 3x2x2"),
+    "wrong shape": (set_value(4, "map", 3, 2, 3), "op 2 'pool': out (value 4) is a map 3x2x3, computed is a map 3x2x2"),
     "residual shape": (set_op(1, residual=0), "op 1 'conv1': residual (value 0) is 1x4x4, the output 3x4x4"),
     "no weight": (set_op(0, weight=None), "op 0 'stem': weight is missing"),
     "weight dtype": (set_op(1, weight=2), "op 1 'conv1': weight (tensor 2) has dtype 0, expected 2"),
@@ -1201,7 +1209,7 @@ def test_a_wide_binary_window_loads_in_reasonable_time() -> None:
     out = 2 * side - 1
     model.output = model.add_value("map", 1, out, out)
     model.ops.append(bnn.Op("bconv", "b", 1, out=2, weight=weight, kernel=(side, side), pad=(side - 1, side - 1)))
-    assert load_in_child(bnn.to_bytes(model), timeout=6.0)
+    assert load_in_child(bnn.to_bytes(model), timeout=60.0)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------

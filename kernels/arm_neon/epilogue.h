@@ -1,0 +1,206 @@
+// The second half of every op for one tile: shift, residual, clamp, store, binarize.
+//
+// q + residual is formed in 32 bits and only then saturated to 16: with q saturated first, 32767 - 16384 would miss a
+// clamp at 16384 by one. lo and hi are 16-bit numbers, so saturating before the clamp loses nothing.
+#pragma once
+
+#include "kernels/arm_neon/common.h"
+
+namespace ovsw::OVSW_PORTABLE::neon {
+
+// One tile on its way through the panels, and what all tiles of a call share.
+struct Tile {
+  alignas(16) std::int16_t least[8], most[8];  // lo and hi
+  alignas(16) std::uint8_t bit[16];            // of each channel of a panel, twice
+  const IntArgs* args;
+  std::int64_t channels, row_bytes, bit_bytes;  // of one pixel's output
+  std::int64_t pixel;                           // the first
+  const std::int16_t* residual;                 // of the first pixel, as are out and bits
+  const std::int32_t* residual32;
+  std::int16_t* out;
+  std::int32_t* out32;
+  std::uint8_t* bits;
+  const std::int32_t* base[kTile];  // of each pixel, channel 0
+  const std::uint8_t* patches;
+  const std::uint8_t* weights;
+  const std::uint8_t* constants;  // bconv: per panel
+  const std::int32_t* start;      // conv_u8: what the sums of each pixel start with
+  int steps;                      // 16 bytes of a patch each
+  int rest;                       // conv: products after the last step
+  int passes;                     // conv_u8: bytes per weight
+};
+
+using TileFn = void (*)(const Tile&);
+
+static __attribute__((unused)) void init_tile(Tile& t, const IntArgs& a) {
+  t.args = &a;
+  t.channels = a.shape.out_c;
+  t.row_bytes = t.channels * std::int64_t(sizeof(std::int16_t));
+  t.bit_bytes = ceil_div(a.shape.out_c, kWordBits) * std::int64_t(sizeof(std::uint64_t));
+  for (int i = 0; i < 8; ++i) {
+    t.least[i] = std::int16_t(a.lo);
+    t.most[i] = std::int16_t(a.hi);
+    t.bit[i] = t.bit[i + 8] = std::uint8_t(1 << i);
+  }
+}
+
+OVSW_INLINE void move_tile(Tile& t, std::int64_t pixel) {
+  const IntArgs& a = *t.args;
+  const std::int64_t at = pixel * t.channels;
+  t.pixel = pixel;
+  t.residual = a.residual ? a.residual + at : nullptr;
+  t.residual32 = a.residual32 ? a.residual32 + at : nullptr;
+  t.out = a.out ? a.out + at : nullptr;
+  t.out32 = a.out32 ? a.out32 + at : nullptr;
+  t.bits = a.bits ? reinterpret_cast<std::uint8_t*>(a.bits) + pixel * t.bit_bytes : nullptr;
+}
+
+// q of channels [c, c + n) of some pixels, in rows of kPanel: the last panel, if it is not full. Not worth vectors.
+static __attribute__((noinline, unused)) void finish_partial(const IntArgs& a, std::int64_t pixel, int pixels, int c,
+                                                             const std::int32_t* q) {
+  const int channels = a.shape.out_c;
+  const int n = channels - c < kPanel ? channels - c : kPanel;
+  for (int p = 0; p < pixels; ++p, ++pixel, q += kPanel) {
+    const std::int64_t at = pixel * channels + c;
+    if (a.out32) {
+      for (int j = 0; j < n; ++j) a.out32[at + j] = q[j];
+      continue;
+    }
+    unsigned flags = 0;
+    for (int j = 0; j < n; ++j) {
+      std::int32_t v = q[j] + (a.residual ? a.residual[at + j] : a.residual32 ? a.residual32[at + j] : 0);
+      v = v < a.lo ? a.lo : v > a.hi ? a.hi : v;
+      if (a.out) a.out[at + j] = std::int16_t(v);
+      flags |= unsigned(v >= 0) << j;
+    }
+    if (a.bits) {
+      const std::int64_t words = (channels + kWordBits - 1) / kWordBits;
+      reinterpret_cast<std::uint8_t*>(a.bits + pixel * words)[c / 8] = std::uint8_t(flags);
+    }
+  }
+}
+
+// The end of a pixel's last word of bits, past its last panel, is zero.
+OVSW_INLINE void clear_last_words(const Tile& t, int pixels) {
+  if (!t.bits || t.out32 || (t.channels + kPanel - 1) / kPanel * kPanel % kWordBits == 0) return;
+  std::uint8_t* last = t.bits + t.bit_bytes - sizeof(std::uint64_t);
+  for (int p = 0; p < pixels; ++p, last += t.bit_bytes) std::memset(last, 0, sizeof(std::uint64_t));
+}
+
+// The second half of all panels of a tile, one after the other. kOut32 says that 32-bit results are worth a fast path.
+template <int P, bool kOut32>
+struct Finish {
+  explicit OVSW_INLINE Finish(const Tile& tile)
+      : t(tile),
+        channels(t.channels),
+        row_bytes(t.row_bytes),
+        bit_bytes(t.bit_bytes),
+        residual(t.residual),
+        residual32(t.residual32),
+        out(t.out),
+        out32(t.out32),
+        bits(t.bits),
+        left(int(t.channels)) {}
+
+  // Sums of pixel p, base included, come from sum(p, channels 0-3, channels 4-7), one pixel after the other, so that
+  // they need not be there all at once. Shifts are negated. Returns whether there are more panels.
+  template <typename Sum>
+  OVSW_INLINE bool panel(int32x4_t shift0, int32x4_t shift1, Sum sum) {
+    left -= kPanel;
+    if (__builtin_expect(left < 0 || (!kOut32 && out32), 0)) {
+      std::int32_t q[P * kPanel];
+      Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA {
+        int32x4_t lo, hi;
+        sum(p, lo, hi);
+        vst1q_s32(q + p * kPanel, vshlq_s32(lo, shift0));
+        vst1q_s32(q + p * kPanel + 4, vshlq_s32(hi, shift1));
+      });
+      finish_partial(*t.args, t.pixel, P, int(channels) - left - kPanel, q);
+      return left > 0;
+    }
+    if (kOut32 && out32) {
+      std::int32_t* to = out32;
+      Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA {
+        int32x4_t lo, hi;
+        sum(p, lo, hi);
+        store_pair(to, vshlq_s32(lo, shift0), vshlq_s32(hi, shift1));
+        to += channels;
+      });
+      out32 += kPanel;
+      return left > 0;
+    }
+    int16x8_t v[P];
+    const int16x8_t least = vld1q_s16(t.least), most = vld1q_s16(t.most);
+    const auto narrow = [&](int32x4_t lo, int32x4_t hi) OVSW_INLINE_LAMBDA {
+      return vminq_s16(vmaxq_s16(vqmovn_high_s32(vqmovn_s32(lo), hi), least), most);
+    };
+    if (residual) {
+      Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA {
+        int32x4_t lo, hi;
+        sum(p, lo, hi);
+        const int16x8_t r = load_step(residual, row_bytes);
+        v[p] = narrow(vaddw_s16(vshlq_s32(lo, shift0), vget_low_s16(r)), vaddw_high_s16(vshlq_s32(hi, shift1), r));
+      });
+      residual = residual - P * channels + kPanel;
+    } else if (residual32) {
+      const std::int32_t* r = residual32;
+      Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA {
+        int32x4_t lo, hi;
+        sum(p, lo, hi);
+        lo = vaddq_s32(vshlq_s32(lo, shift0), vld1q_s32(r));
+        v[p] = narrow(lo, vaddq_s32(vshlq_s32(hi, shift1), vld1q_s32(r + 4)));
+        r += channels;
+      });
+      residual32 += kPanel;
+    } else {
+      Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA {
+        int32x4_t lo, hi;
+        sum(p, lo, hi);
+        v[p] = narrow(vshlq_s32(lo, shift0), vshlq_s32(hi, shift1));
+      });
+    }
+    if (out) {
+      Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA { store_step(out, v[p], row_bytes); });
+      out = out - P * channels + kPanel;
+    }
+    if (bits) {
+      put_bits(v);
+      bits = bits - P * bit_bytes + 1;
+    }
+    return left > 0;
+  }
+
+  // One byte per pixel. The high bytes of two pixels' values go into one register, each byte keeps its channel's bit
+  // where it is not negative, and pairwise sums bring 8 bytes together in three steps for all pixels at once.
+  OVSW_INLINE void put_bits(const int16x8_t (&v)[P]) {
+    const uint8x16_t bit = vld1q_u8(t.bit);
+    uint8x16_t m[4];
+    Unroll<(P + 1) / 2>::run([&](int i) OVSW_INLINE_LAMBDA {
+      const int8x16_t x = vreinterpretq_s8_s16(v[2 * i]),
+                      y = vreinterpretq_s8_s16(v[2 * i + 1 < P ? 2 * i + 1 : 2 * i]);
+      m[i] = vandq_u8(vcgezq_s8(vuzp2q_s8(x, y)), bit);
+    });
+    uint8x16_t sum = vpaddq_u8(m[0], m[P > 2 ? 1 : 0]);
+    sum = vpaddq_u8(sum, P > 4 ? vpaddq_u8(m[2], m[P > 6 ? 3 : 2]) : sum);
+    sum = vpaddq_u8(sum, sum);
+    store_byte_step<0>(bits, sum, bit_bytes);
+    if constexpr (P > 1) store_byte_step<1>(bits, sum, bit_bytes);
+    if constexpr (P > 2) store_byte_step<2>(bits, sum, bit_bytes);
+    if constexpr (P > 3) store_byte_step<3>(bits, sum, bit_bytes);
+    if constexpr (P > 4) store_byte_step<4>(bits, sum, bit_bytes);
+    if constexpr (P > 5) store_byte_step<5>(bits, sum, bit_bytes);
+    if constexpr (P > 6) store_byte_step<6>(bits, sum, bit_bytes);
+    if constexpr (P > 7) store_byte_step<7>(bits, sum, bit_bytes);
+  }
+
+  const Tile& t;
+  const std::int64_t channels, row_bytes, bit_bytes;  // copies: the assembly might change those in memory
+  const std::int16_t* residual;
+  const std::int32_t* residual32;
+  std::int16_t* out;
+  std::int32_t* out32;
+  std::uint8_t* bits;
+  int left;  // channels
+};
+
+}  // namespace ovsw::OVSW_PORTABLE::neon

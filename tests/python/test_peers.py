@@ -1,0 +1,220 @@
+"""Other engines as peers: those installed here agree with ONNX Runtime, the rest cost one line each."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ovsw.bench import versus
+from ovsw.bench.peers import PEERS, REFERENCE, Peer, Runner, crash, larq, select
+from ovsw.bench.peers.base import SIDES, death, error, fault, float_bytes, images
+
+NET = "cresnet20"
+
+
+@pytest.fixture(scope="module")
+def judge() -> np.ndarray:
+    why = REFERENCE.available()
+    if why:
+        pytest.skip(why)
+    run = REFERENCE.load(NET, 1)
+    return np.concatenate([run(image) for image in images(NET, 4, seed=0)])
+
+
+def test_registry_imports_no_engine() -> None:
+    code = "import sys, ovsw.bench.peers; print(*{m.split('.')[0] for m in sys.modules})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    engines = {m for peer in PEERS for m in peer.modules} | {"nncf", "larq_compute_engine"}
+    assert not engines & set(found.stdout.split())
+
+
+def test_registry() -> None:
+    assert len({peer.name for peer in PEERS}) == len(PEERS)
+    assert all(peer.precision in versus.WA for peer in PEERS)
+    for peer in PEERS:
+        why = peer.available()
+        assert why is None or (why and "\n" not in why)
+    assert select(None) == PEERS
+    assert select("none") == []
+    assert [p.name for p in select("ncnn-fp16,onnxruntime,ncnn-fp16")] == [
+        "ncnn-fp16",
+        "onnxruntime-fp32",
+        "onnxruntime-int8",
+    ]
+    with pytest.raises(ValueError, match="unknown peer 'tensorrt'"):
+        select("ncnn,tensorrt")
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the engines
+@pytest.mark.parametrize("peer", [p for p in PEERS if p.comparable], ids=lambda p: p.name)
+def test_agrees(peer: Peer, judge: np.ndarray) -> None:
+    if peer.engine == "torch-compiled":
+        pytest.skip("compiling takes a minute")
+    why = peer.available() or crash(peer)
+    if why:
+        pytest.skip(why)
+    run = peer.load(NET, 1)
+    shown = images(NET, 4, seed=0)
+    kept = [image.copy() for image in shown]
+    found = np.concatenate([run(image) for image in shown])
+    assert fault(found, judge, peer.precision) is None
+    assert np.array_equal(found, np.concatenate([run(image) for image in shown]))
+    assert all(map(np.array_equal, shown, kept))
+
+
+def test_fault(judge: np.ndarray) -> None:
+    rng = np.random.default_rng(0)
+    spread = np.linalg.norm(judge - judge.mean(axis=0)) / np.sqrt(judge.size)
+    noise = rng.normal(size=judge.shape).astype(np.float32) * spread
+    for precision, good in {"fp32": 1e-5, "fp16": 1e-2, "bf16": 5e-2, "int8": 0.2}.items():
+        assert fault(judge + good * noise, judge, precision) is None
+        assert "differs from" in str(fault(judge + noise, judge, precision))
+        assert "differs from" in str(fault(judge[::-1], judge, precision))  # answers to other images
+    assert "shape" in str(fault(judge[:, :5], judge, "int8"))
+    assert "not finite" in str(fault(np.full_like(judge, np.nan), judge, "int8"))
+    close = np.array([[1.0, 1.0 + 1e-6], [9.0, -9.0]])
+    assert "top-1" in str(fault(close[:, :] + [[2e-6, 0.0], [0.0, 0.0]], close, "fp32"))
+    assert error(judge, judge) == 0.0
+
+
+def test_death() -> None:
+    assert death([sys.executable, "-c", "raise SystemExit(3)"]) is None
+    suicide = f"import os; os.kill(os.getpid(), {int(signal.SIGILL)})"
+    assert death([sys.executable, "-c", suicide]) == "dies of SIGILL"
+    assert "more than" in str(death([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.5))
+
+
+class Fake(Peer):
+    """Adds to the judge's logits; or breaks."""
+
+    def __init__(self, name: str, off: float | None) -> None:
+        super().__init__(name, "fp32")
+        self.off = off
+
+    def load(self, network: str, threads: int) -> Runner:
+        if self.off is None:
+            raise KeyError("a fault\nof two lines")
+        run, off = REFERENCE.load(network, threads), self.off
+        return lambda image: run(image) + np.float32(off)
+
+
+def test_broken_and_wrong_peers_cost_a_line(judge: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
+    peers: list[Peer] = [Fake("broken", None), Fake("wrong", 100.0), Fake("right", 0.0)]
+    entries, skipped = versus.theirs(NET, peers, 1)
+    assert [e.engine for e in entries] == ["right"]
+    assert [s["peer"] for s in skipped] == ["broken-fp32", "wrong-fp32"]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "KeyError" in lines[0]
+    assert "differs from onnxruntime-fp32" in lines[1]
+
+
+INTERPRETER = """
+import numpy as np
+print("noise that must not get into the answers")
+
+class Interpreter:
+    def __init__(self, model, num_threads, use_indirect_bgemm, use_xnnpack):
+        if model != b"model":
+            raise ValueError("bad model")
+        self.input_shapes = [(1, 224, 224, 3)]
+
+    def predict(self, image):
+        return image.mean(axis=(0, 1, 2))[None]
+"""
+
+
+@pytest.fixture
+def fake_larq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    package = tmp_path / "larq_compute_engine" / "tflite" / "python"
+    package.mkdir(parents=True)
+    (package / "interpreter.py").write_text(INTERPRETER)
+    model = tmp_path / "model.tflite"
+    model.write_bytes(b"model")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("OVSW_LARQ_PYTHON", sys.executable)
+    monkeypatch.setenv("OVSW_LARQ_MODEL_RESNET18", str(model))
+    monkeypatch.delenv("OVSW_LARQ_MODEL_RESNET34", raising=False)
+    return model
+
+
+def test_larq_child(fake_larq: Path) -> None:
+    (peer,) = larq.PEERS
+    assert peer.available() is None
+    run = peer.load("resnet18", 1)
+    assert isinstance(run, larq.Child)
+    for image in images("resnet18", 2, seed=0):
+        np.testing.assert_allclose(run(image), image.mean(axis=(2, 3)), rtol=1e-4, atol=1e-5)
+        assert 0.0 < run.seconds < 10.0
+    run.close()
+    with pytest.raises(FileNotFoundError, match="OVSW_LARQ_MODEL_RESNET34"):
+        peer.load("resnet34", 1)
+    fake_larq.write_bytes(b"other")
+    with pytest.raises(RuntimeError, match="ValueError: bad model"):
+        peer.load("resnet18", 1)
+
+
+def test_larq_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OVSW_LARQ_PYTHON", raising=False)
+    assert "OVSW_LARQ_PYTHON" in str(larq.PEERS[0].available())
+    monkeypatch.setenv("OVSW_LARQ_PYTHON", "/nowhere/python")
+    assert "no such file" in str(larq.PEERS[0].available())
+
+
+def test_float_networks_have_the_size_of_the_paper() -> None:
+    onnx = pytest.importorskip("onnx")
+    from onnx import numpy_helper
+
+    # 11.69 and 21.80 million as in torchvision, without the batch norms' 2 per channel, with a bias for each.
+    for network, millions in {"resnet18": 11.69, "resnet34": 21.80, "cresnet20": 0.27}.items():
+        model = onnx.load_from_string(float_bytes(network))
+        arrays = [numpy_helper.to_array(w) for w in model.graph.initializer]
+        count = sum(a.size for a in arrays if a.dtype == np.float32)
+        assert round(count / 1e6, 2) == pytest.approx(millions, abs=0.011)
+        (shape,) = ([d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input)
+        assert shape == [1, 3, SIDES[network], SIDES[network]]
+
+
+def test_ncnn_files_of_a_network_with_pads() -> None:
+    onnx = pytest.importorskip("onnx")
+    from ovsw.bench.peers.ncnn_files import to_ncnn
+
+    param, _ = to_ncnn(onnx.load_from_string(float_bytes(NET)))
+    pads = [line.split()[6:] for line in param.splitlines() if line.startswith("Padding")]
+    assert pads == [["0=0", "1=0", "2=0", "3=0", f"7={n}", f"8={n}"] for n in (8, 16)]
+
+
+@pytest.mark.parametrize("numerics", ["integer", "float"])
+def test_versus(numerics: str, judge: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    args = [NET, "--rounds", "3", "--peers", "onnxruntime-fp32,larq", "--isa", "portable", "--numerics", numerics]
+    assert versus.main([*args, "--json", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert "the judge" in shown.out
+    assert "larq-1-bit" in shown.err
+    made = json.loads(out.read_text())
+    assert {(r["engine"], r["precision"], r["wa"]) for r in made["rows"]} == {
+        ("ovsw portable", "1-bit", "1/1"),
+        ("onnxruntime", "fp32", "32/32"),
+    }
+    for row in made["rows"]:
+        ms = row["latency_ms"]
+        assert row["network"] == NET
+        assert 0.0 < ms["p10"] <= ms["median"] <= ms["p90"]
+        assert len(ms["samples"]) == 3
+    assert made["context"]["numerics"] == numerics
+    assert [s["peer"] for s in made["skipped"]] == ["larq-1-bit"]
+
+
+def test_versus_list_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert versus.main(["--list-peers", "--peers", "onnxruntime,larq"]) == 0
+    assert "larq-1-bit" in capsys.readouterr().out
+    for args in (["vgg"], ["--rounds", "0"], ["--threads", "0"], ["--peers", "x"], ["--isa", "x", "--peers", "none"]):
+        assert versus.main(args) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,0 +1,110 @@
+"""`make test-arm64`: the engine's tests under emulated ARM CPUs, two runs at a time.
+
+Each table of ARM kernels is tested in full once, on a CPU where it is the best one; dispatch and the bytes of whole
+networks on every CPU. What is left out is said at the end, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).absolute().parents[2]
+PYTHON = ROOT / "build" / "arm64" / "python"
+TESTS = ROOT / "tests" / "python"
+ISA = "tools/arm64/test_isa.py"
+
+_CHILD = "its time limit is too short for a child process under emulation"
+LEFT_OUT = {
+    "test_engine.py::test_fork": "qemu-user cannot fork a process that has threads",
+    "test_engine.py::test_gil_is_released": "half a minute, says nothing about a CPU",
+    "test_format.py::test_every_field_set_to_every_hostile_number": _CHILD,
+    "test_format.py::test_random_mutations": _CHILD,
+    "test_format.py::test_huge_values_are_refused_at_once": _CHILD,
+    "test_format.py::test_maps_that_need_too_much_memory_together_are_refused": _CHILD,
+    "test_format.py::test_a_map_at_the_cap_takes_no_memory_before_it_runs": _CHILD,
+    "test_format.py::test_small_files_do_not_take_much_memory": _CHILD,
+    "test_format.py::test_a_wide_binary_window_loads_in_reasonable_time": _CHILD,
+    "test_format.py::test_huge_tensors_are_refused_at_once": "a minute of writing zeros, says nothing about a CPU",
+}
+
+
+def jobs() -> list[tuple[str, list[str]]]:
+    """(CPU, arguments for pytest), the longest first."""
+    kernels = [f"tests/python/{p.name}" for p in sorted(TESTS.glob("test_*kernels.py"))]
+    bits = ["tests/python/test_bits.py", "-k", "everywhere and arm_neon"]  # on a CPU with dotprod, both tables
+    whole = [ISA, "tests/python/test_engine.py"]
+    engine = ["tests/python/test_format.py", "-k", "test_engine"]
+    return [
+        ("cortex-a76", [*kernels, "-k", "arm_neon_dot"]),
+        ("cortex-a72", [*kernels, "-k", "arm_neon"]),
+        ("max", ["tests/python/test_format.py"]),
+        ("cortex-a53", bits),
+        ("cortex-a72", bits),
+        ("cortex-a76", bits),
+        ("max", bits),
+        ("cortex-a72", whole),
+        ("cortex-a76", whole),
+        ("cortex-a72", engine),
+        ("cortex-a76", engine),
+        ("cortex-a53", [ISA]),
+        ("max", [ISA]),
+    ]
+
+
+def run(job: tuple[str, list[str]]) -> tuple[bool, str]:
+    """Whether it passed, and what to say about it."""
+    cpu, tests = job
+    deselect = [f"--deselect=tests/python/{name}" for name in LEFT_OUT]
+    command = [str(PYTHON), "-m", "pytest", "-rs", "-p", "no:cacheprovider", "--color=no", *deselect, *tests]
+    start = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "QEMU_CPU": cpu},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    text = done.stdout.strip()
+    lines = text.splitlines() or ["no output"]  # the last one counts the tests
+    skipped = "".join(f"\n  {line}" for line in lines if line.startswith("SKIPPED"))
+    names = " ".join(t.replace("tests/python/", "") for t in tests)
+    summary = f"{cpu}: {names}: {lines[-1]} ({time.monotonic() - start:.0f} s with start){skipped}"
+    return done.returncode == 0, summary if done.returncode == 0 else f"{text}\n{summary}"
+
+
+def stale() -> list[str]:
+    """Entries of LEFT_OUT that name no test: a renamed one would come back, or another stay out, unnoticed."""
+    found = []
+    for entry in LEFT_OUT:
+        file, test = entry.split("::")
+        if f"def {test}(" not in (TESTS / file).read_text():
+            found.append(entry)
+    return found
+
+
+def main() -> int:
+    if missing := stale():
+        print(f"test.py leaves out tests that do not exist: {', '.join(missing)}", file=sys.stderr)
+        return 1
+    ok = True
+    with ThreadPoolExecutor(max(1, min(2, os.cpu_count() or 1))) as pool:
+        for passed, text in pool.map(run, jobs()):
+            ok &= passed
+            print(text, flush=True)
+    print("left out under emulation (all run on the host in `make test`):")
+    print(
+        "  kernels of the table `portable`, one by one: the same C++ as on the host; whole networks run on it here too"
+    )
+    for name, why in LEFT_OUT.items():
+        print(f"  {name}: {why}")
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
