@@ -21,6 +21,6 @@ namespace ovsw::OVSW_PORTABLE {
 
 constexpr int kWordBits = 64;
 
-constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace ovsw::OVSW_PORTABLE

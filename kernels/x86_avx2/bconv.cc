@@ -19,8 +19,8 @@
 // Up to 16 output channels take half a register: there the 128-bit lanes hold different pixel pairs.
 // Patches of more than kWide bits would not fit the 16-bit sums; they take a plain popcount.
 
+#include "kernels/portable/integer.h"
 #include "kernels/x86_avx2/epilogue.h"
-#include "kernels/x86_avx2/integer.h"
 
 namespace ovsw::x86_avx2 {
 namespace {

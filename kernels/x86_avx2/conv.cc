@@ -8,8 +8,8 @@
 //
 // Register plan: kPixels x 2 sums, 2 of weights, one pair, one product: 16.
 
+#include "kernels/portable/integer.h"
 #include "kernels/x86_avx2/epilogue.h"
-#include "kernels/x86_avx2/integer.h"
 
 namespace ovsw::x86_avx2 {
 

@@ -10,14 +10,13 @@
 
 #include <cstring>
 
-#include "kernels/kernels.h"
+#include "kernels/portable/config.h"
 
 #define OVSW_AVX2_MEMBER inline __attribute__((always_inline))
 #define OVSW_AVX2_INLINE static OVSW_AVX2_MEMBER
 
 namespace ovsw::x86_avx2 {
 
-static constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 static constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 
 OVSW_AVX2_INLINE __m256i load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }

@@ -13,8 +13,8 @@
 //     packed[slab of 16 channels][triple][3][16]
 // Register plan for 4 pixels x 2 slabs: 16 sums, 6 of weights, 3 to compute in; for 8 x 1 16 + 3 + 3.
 
+#include "kernels/portable/integer.h"
 #include "kernels/x86_avx512/epilogue.h"
-#include "kernels/x86_avx512/integer.h"
 
 namespace ovsw::x86_avx512 {
 namespace {

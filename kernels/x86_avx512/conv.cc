@@ -7,8 +7,8 @@
 //
 // Register plan: kPixels x 4 sums, 4 of weights, one pair: 29.
 
+#include "kernels/portable/integer.h"
 #include "kernels/x86_avx512/epilogue.h"
-#include "kernels/x86_avx512/integer.h"
 
 namespace ovsw::x86_avx512 {
 

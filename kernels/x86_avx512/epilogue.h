@@ -16,14 +16,13 @@
 
 #include <cstring>
 
-#include "kernels/kernels.h"
+#include "kernels/portable/config.h"
 
 #define OVSW_AVX512_MEMBER inline __attribute__((always_inline))
 #define OVSW_AVX512_INLINE static OVSW_AVX512_MEMBER
 
 namespace ovsw::x86_avx512 {
 
-static constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 static constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 
 OVSW_AVX512_INLINE __m512i load(const void* p) { return _mm512_loadu_si512(p); }

@@ -5,8 +5,8 @@
 // VPMADDWD adds two products to 32 bits; their sum lies in -2^31 + 2^16 .. 2^31, the top only for four times -32768.
 // Adding 2^31 - 1 makes that 0 .. 2^32 - 1, whose halves are summed as two 32-bit numbers, at most kRun at a time.
 
+#include "kernels/portable/integer.h"
 #include "kernels/x86_avx512/epilogue.h"
-#include "kernels/x86_avx512/integer.h"
 
 namespace ovsw::x86_avx512 {
 namespace {
