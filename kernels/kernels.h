@@ -65,7 +65,8 @@ using KernelFn = void (*)(const KernelArgs&, std::int64_t begin, std::int64_t en
 // out32 is set, out32 = q and nothing else is. conv_u8 sees a pixel as v - pixel_centre; base makes up for that. linear
 // has one output pixel:
 //     logits[c] = float(((sum + rounding) >> shift[c]) + base[0][c]) * logit_scale   sum in 64 bits
-// The rules for KernelFn hold here too. residual may be the same memory as out.
+// bconv, conv and linear compute the channels [first_channel, last_channel), multiples of 64 but for the end of the
+// map; the others all. The rules for KernelFn hold here too. residual may be the same memory as out.
 struct IntArgs {
   Shape shape;
   const void* in;       // bits, uint8 or int16
@@ -73,7 +74,8 @@ struct IntArgs {
   Border border;        // row_class and col_class are all zero where there is only one class
   const std::int16_t* mult;
   const std::int32_t* shift;  // 0 to 31, for avgpool and linear 0 to 47
-  int channel_shift;          // channel_pad only
+  int first_channel, last_channel;
+  int channel_shift;  // channel_pad only
   const std::int16_t* residual;
   const std::int32_t* residual32;  // at most one of the two
   std::int32_t lo, hi;

@@ -1,6 +1,5 @@
 #include "csrc/base/thread_pool.h"
 
-#include <algorithm>
 #include <chrono>
 
 namespace ovsw {
@@ -23,7 +22,7 @@ bool spin_until(Condition condition) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : shares_(static_cast<std::size_t>(threads)) {
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker(i); });
 }
 
@@ -41,7 +40,10 @@ void ThreadPool::start(const Job& job) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     job_ = job;
-    next_ = 0;
+    for (int t = 0; t < threads(); ++t) {
+      shares_[std::size_t(t)].next = job.parts * t / threads();
+      shares_[std::size_t(t)].end = job.parts * (t + 1) / threads();
+    }
     busy_ = int(workers_.size());
     ++generation_;
   }
@@ -54,10 +56,13 @@ void ThreadPool::start(const Job& job) {
 }
 
 void ThreadPool::work(int thread) {
-  for (;;) {
-    const std::int64_t begin = next_.fetch_add(job_.grain);
-    if (begin >= job_.items) return;
-    job_.call(job_.fn, begin, std::min(begin + job_.grain, job_.items), thread);
+  for (int i = 0; i < threads(); ++i) {
+    Share& share = shares_[std::size_t((thread + i) % threads())];
+    for (;;) {
+      const std::int64_t part = share.next.fetch_add(1);
+      if (part >= share.end) break;
+      job_.call(job_.fn, part, thread);
+    }
   }
 }
 

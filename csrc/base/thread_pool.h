@@ -1,4 +1,4 @@
-// A fixed set of threads that share out index ranges. Idle threads sleep.
+// A fixed set of threads that share out the parts of a job. Idle threads sleep.
 #pragma once
 
 #include <atomic>
@@ -20,25 +20,29 @@ class ThreadPool {
 
   int threads() const { return int(workers_.size()) + 1; }
 
-  // Calls fn(begin, end, thread) for ranges of `grain` indices that together cover [0, items), and returns when all
-  // are done. Which thread gets which range is not fixed. One call at a time; fn must not throw.
+  // Calls fn(part, thread) for parts 0 to `parts` - 1, and returns when all are done. Each thread begins with its own
+  // share of them, the same in every job with as many parts, so that it finds in its cache what it left there; then
+  // it helps the others. One call at a time; fn must not throw.
   template <typename Fn>
-  void run(std::int64_t items, std::int64_t grain, Fn&& fn) {
-    if (workers_.empty() || items <= grain) {
-      fn(std::int64_t{0}, items, 0);
+  void run(std::int64_t parts, Fn&& fn) {
+    if (workers_.empty() || parts == 1) {
+      for (std::int64_t part = 0; part < parts; ++part) fn(part, 0);
       return;
     }
-    start(
-        {[](void* f, std::int64_t begin, std::int64_t end, int thread) { (*static_cast<Fn*>(f))(begin, end, thread); },
-         &fn, items, grain});
+    start({[](void* f, std::int64_t part, int thread) { (*static_cast<Fn*>(f))(part, thread); }, &fn, parts});
   }
 
  private:
   struct Job {
-    void (*call)(void*, std::int64_t, std::int64_t, int) = nullptr;
+    void (*call)(void*, std::int64_t, int) = nullptr;
     void* fn = nullptr;
-    std::int64_t items = 0;
-    std::int64_t grain = 1;
+    std::int64_t parts = 0;
+  };
+
+  // Parts [next, end) are still to be done.
+  struct alignas(64) Share {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
   };
 
   void start(const Job& job);
@@ -47,7 +51,7 @@ class ThreadPool {
 
   std::vector<std::thread> workers_;
   Job job_;
-  std::atomic<std::int64_t> next_{0};
+  std::vector<Share> shares_;                 // one per thread
   std::atomic<std::uint64_t> generation_{0};  // counts jobs; a change wakes the workers
   std::atomic<int> busy_{0};                  // workers that have not finished the current job
   std::atomic<bool> stop_{false};

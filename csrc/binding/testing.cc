@@ -150,8 +150,8 @@ py::tuple run_kernel(const std::string& isa, const std::string& op, const py::ar
   return py::make_tuple(out_map, out_bits);
 }
 
-// The same for an integer kernel. input: (h, w, words) uint64, (h, w, c) uint8 or int16; weight as in the file. Returns
-// a dict of what was wanted of out, out32, bits, logits.
+// The same for an integer kernel, which is split by channels too, if it has weights. input: (h, w, words) uint64,
+// (h, w, c) uint8 or int16; weight as in the file. Returns a dict of what was wanted of out, out32, bits, logits.
 py::dict run_int_kernel(const std::string& isa, const std::string& name, const py::array& input,
                         const std::vector<int>& in_shape, const std::optional<py::array>& weight, int out_c,
                         const std::vector<int>& kernel, const std::vector<int>& stride, const std::vector<int>& pad,
@@ -257,7 +257,11 @@ py::dict run_int_kernel(const std::string& isa, const std::string& name, const p
   if (wants("out32")) args.out32 = reinterpret_cast<std::int32_t*>(out32.data());
   if (wants("bits")) args.bits = reinterpret_cast<std::uint64_t*>(bits.data());
   if (wants("logits")) args.logits = reinterpret_cast<float*>(logits.data());
-  run_ranges(fn, args, pixels, split, scratch.data());
+  const int block = split > 0 && weight ? 64 : out_c;
+  for (args.first_channel = 0; args.first_channel < out_c; args.first_channel = args.last_channel) {
+    args.last_channel = std::min(args.first_channel + block, out_c);
+    run_ranges(fn, args, pixels, split, scratch.data());
+  }
   out.verify("its output map");
   out32.verify("its wide output map");
   bits.verify("its output bits");
@@ -284,15 +288,13 @@ py::array_t<Out> run_reference(void (*fn)(const Shape&, const In*, const In*, Ou
   return out;
 }
 
-// How often each of [0, items) was visited, over `jobs` jobs.
-std::vector<int> pool_visits(int threads, std::int64_t items, std::int64_t grain, int jobs) {
+// How often each part was visited, over `jobs` jobs.
+std::vector<int> pool_visits(int threads, std::int64_t parts, int jobs) {
   ThreadPool pool(threads);
-  std::vector<std::atomic<int>> visits(static_cast<std::size_t>(items));
+  std::vector<std::atomic<int>> visits(static_cast<std::size_t>(parts));
   const py::gil_scoped_release release;
   for (int j = 0; j < jobs; ++j) {
-    pool.run(items, grain, [&](std::int64_t begin, std::int64_t end, int) {
-      for (std::int64_t i = begin; i < end; ++i) ++visits[std::size_t(i)];
-    });
+    pool.run(parts, [&](std::int64_t part, int) { ++visits[std::size_t(part)]; });
   }
   return {visits.begin(), visits.end()};
 }

@@ -16,14 +16,32 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 
-// Pixels per range: a multiple of what the kernels take at once, several ranges per thread to even out their speed.
-constexpr std::int64_t kGrain = 12;
-constexpr std::int64_t kRangesPerThread = 4;
+// How a step is shared out: pixels in `rows` parts, channels in `columns`.
+struct Parts {
+  std::int64_t rows, columns;
+};
 
-std::int64_t grain(std::int64_t items, int threads) {
-  const std::int64_t ranges = threads * kRangesPerThread;
-  return ((items + ranges - 1) / ranges + kGrain - 1) / kGrain * kGrain;
+// A large map is cut into several ranges of pixels per thread, to even out their speed. What a small one has are
+// weights: there threads take channels, so that each weight is unpacked and read by one of them only.
+Parts parts(const Step& step, std::int64_t pixels, std::int64_t threads) {
+  constexpr std::int64_t kPixels = 256, kMostPerThread = 4, kChannels = 128;
+  if (threads == 1) return {1, 1};
+  const bool weights = step.kind == OpKind::kBconv || step.kind == OpKind::kConv || step.kind == OpKind::kLinear;
+  std::int64_t columns = 1;
+  if (step.int_kernel && weights && pixels <= kPixels) {
+    columns = std::clamp<std::int64_t>(step.shape.out_c / kChannels, 1, threads);
+  }
+  const std::int64_t per_thread = std::clamp<std::int64_t>(pixels / threads / kPixels, 1, kMostPerThread);
+  return {std::min(pixels, (threads * per_thread + columns - 1) / columns), columns};
 }
+
+// Where part i of n begins: nearly equal parts, in multiples of `unit`.
+std::int64_t cut(std::int64_t items, std::int64_t i, std::int64_t n, std::int64_t unit) {
+  return i == n ? items : items * i / n / unit * unit;
+}
+
+constexpr std::int64_t kPixelUnit = 4;     // what most kernels take at once
+constexpr std::int64_t kChannelUnit = 64;  // as kernels.h says
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -73,12 +91,18 @@ class Engine::Context {
   void run_step(std::size_t i) {
     const Step& step = plan_.steps[i];
     const std::int64_t pixels = std::int64_t(step.shape.out_h) * step.shape.out_w;
-    pool_.run(pixels, grain(pixels, pool_.threads()), [&](std::int64_t begin, std::int64_t end, int thread) {
+    const Parts p = parts(step, pixels, pool_.threads());
+    pool_.run(p.rows * p.columns, [&](std::int64_t part, int thread) {
+      const std::int64_t row = part / p.columns, column = part % p.columns;
+      const std::int64_t begin = cut(pixels, row, p.rows, kPixelUnit), end = cut(pixels, row + 1, p.rows, kPixelUnit);
       void* scratch = scratch_[std::size_t(thread)].data();
       if (step.kernel) {
         step.kernel(steps_[i], begin, end, scratch);
       } else {
-        step.int_kernel(int_steps_[i], begin, end, scratch);
+        IntArgs args = int_steps_[i];
+        args.first_channel = int(cut(args.shape.out_c, column, p.columns, kChannelUnit));
+        args.last_channel = int(cut(args.shape.out_c, column + 1, p.columns, kChannelUnit));
+        step.int_kernel(args, begin, end, scratch);
       }
     });
   }

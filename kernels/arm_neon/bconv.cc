@@ -340,18 +340,19 @@ TileFn tile_fn(int pixels) {
 // More products than 16-bit sums hold: one pixel and channel after the other.
 void tile_wide(const Tile& t, int pixels) {
   const IntArgs& a = *t.args;
-  for (int c0 = 0; c0 < a.shape.out_c; c0 += kPanel) {
-    const std::uint8_t* panel = t.weights + std::size_t(c0) * t.steps * kVector;
+  const int first = a.first_channel;
+  for (int c0 = first; c0 < a.last_channel; c0 += kPanel) {
+    const std::uint8_t* panel = t.weights + std::size_t(c0 - first) * t.steps * kVector;
     for (int p = 0; p < pixels; ++p) {
       std::int32_t q[kPanel] = {};
-      for (int j = 0; j < kPanel && c0 + j < a.shape.out_c; ++j) {
+      for (int j = 0; j < kPanel && c0 + j < a.last_channel; ++j) {
         std::uint32_t count = 0;
         for (int i = 0; i < t.steps; ++i) {
           const uint8x16_t x = vld1q_u8(t.patches + (std::size_t(i) * pixels + p) * kVector);
           count += vaddlvq_u8(vcntq_u8(veorq_u8(x, vld1q_u8(panel + (std::size_t(i) * kPanel + j) * kVector))));
         }
         const int c = c0 + j;
-        q[j] = std::int32_t(std::uint32_t(t.base[p][c]) - 2 * count * std::uint32_t(a.mult[c])) >> a.shift[c];
+        q[j] = std::int32_t(std::uint32_t(t.base[p][c - first]) - 2 * count * std::uint32_t(a.mult[c])) >> a.shift[c];
       }
       finish_partial(a, t.pixel + p, 1, c0, q);
     }
@@ -394,7 +395,7 @@ void int_bconv(const IntArgs& args, std::int64_t begin, std::int64_t end, void* 
   auto* memory = static_cast<std::uint8_t*>(scratch);
   std::uint8_t *patches = memory, *joined = memory + o.joined, *constants = memory + o.constants;
   std::memset(joined, 0, o.constants - o.joined);
-  for (int c = 0; c < s.out_c; c += kPanel) {
+  for (int c = args.first_channel; c < args.last_channel; c += kPanel) {
     std::uint8_t* to = constants + std::size_t(c / kPanel) * kConstants;
     vst1q_u8(to, vreinterpretq_u8_s16(vshlq_n_s16(vld1q_s16(args.mult + c), 1)));
     vst1q_u8(to + 16, vreinterpretq_u8_s32(vnegq_s32(vld1q_s32(args.shift + c))));
@@ -410,8 +411,9 @@ void int_bconv(const IntArgs& args, std::int64_t begin, std::int64_t end, void* 
   Tile t{};
   init_tile(t, args);
   t.patches = patches;
-  t.weights = static_cast<const std::uint8_t*>(args.weights);
-  t.constants = constants;
+  const std::size_t first_panel = std::size_t(args.first_channel / kPanel);
+  t.weights = static_cast<const std::uint8_t*>(args.weights) + first_panel * l.panel_bytes;
+  t.constants = constants + first_panel * kConstants;
   t.steps = l.vectors;
   for_tiles(begin, end, [&](std::int64_t pixel, int pixels) OVSW_INLINE_LAMBDA {
     move_tile(t, pixel);

@@ -140,7 +140,8 @@ class Rows {
   int columns_;
 };
 
-// The output pixels of [begin, end) one after the other, with the rows under them and the base of their border class.
+// The output pixels of [begin, end) one after the other, with the rows under them and the base of their border class,
+// from the first channel on.
 template <typename Convert>
 class Walk {
  public:
@@ -172,7 +173,7 @@ class Walk {
  private:
   void move_to_row() {
     rows_.move_to(y_);
-    base_ = a_.border.base + std::int64_t(a_.border.row_class[y_]) * stride_;
+    base_ = a_.border.base + std::int64_t(a_.border.row_class[y_]) * stride_ + a_.first_channel;
   }
 
   const IntArgs& a_;

@@ -249,7 +249,7 @@ OVSW_INLINE void tile(const Tile& t, Sums sums) {
   Finish<P, true> finish(t);
   const std::int32_t* base[P];
   Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA { base[p] = t.base[p]; });
-  const std::int32_t* shift = t.args->shift;
+  const std::int32_t* shift = t.args->shift + t.args->first_channel;
   bool more;
   do {
     int32x4_t a[kTile], b[kTile];
@@ -335,7 +335,8 @@ template <typename Input>
 void conv16(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const std::size_t values = padded_values(args.shape);
   Tile t{};
-  t.weights = static_cast<const std::uint8_t*>(args.weights);
+  const std::size_t first = std::size_t(args.first_channel) * values * sizeof(std::int16_t);
+  t.weights = static_cast<const std::uint8_t*>(args.weights) + first;
   t.steps = int(values / kLanes);
   t.rest = int(values % kLanes);
   conv<Input, false>(args, begin, end, scratch, t, nullptr,
@@ -435,8 +436,8 @@ void conv_dot(const IntArgs& args, std::int64_t begin, std::int64_t end, void* s
   const auto* weights = static_cast<const std::uint8_t*>(args.weights);
   std::int32_t start[kTile];
   Tile t{};
-  t.weights = weights + kHeader;
   t.passes = weights[0];
+  t.weights = weights + kHeader + std::size_t(args.first_channel * t.passes) * groups * kGroup;
   t.start = start;
   t.steps = int(groups * kGroup / kVector);
   t.rest = int(groups % (kVector / kGroup));

@@ -46,13 +46,13 @@ static __attribute__((unused)) void init_tile(Tile& t, const IntArgs& a) {
 
 OVSW_INLINE void move_tile(Tile& t, std::int64_t pixel) {
   const IntArgs& a = *t.args;
-  const std::int64_t at = pixel * t.channels;
+  const std::int64_t at = pixel * t.channels + a.first_channel;
   t.pixel = pixel;
   t.residual = a.residual ? a.residual + at : nullptr;
   t.residual32 = a.residual32 ? a.residual32 + at : nullptr;
   t.out = a.out ? a.out + at : nullptr;
   t.out32 = a.out32 ? a.out32 + at : nullptr;
-  t.bits = a.bits ? reinterpret_cast<std::uint8_t*>(a.bits) + pixel * t.bit_bytes : nullptr;
+  t.bits = a.bits ? reinterpret_cast<std::uint8_t*>(a.bits) + pixel * t.bit_bytes + a.first_channel / 8 : nullptr;
 }
 
 // q of channels [c, c + n) of some pixels, in rows of kPanel: the last panel, if it is not full. Not worth vectors.
@@ -82,8 +82,9 @@ static __attribute__((noinline, unused)) void finish_partial(const IntArgs& a, s
 
 // The end of a pixel's last word of bits, past its last panel, is zero.
 OVSW_INLINE void clear_last_words(const Tile& t, int pixels) {
-  if (!t.bits || t.out32 || (t.channels + kPanel - 1) / kPanel * kPanel % kWordBits == 0) return;
-  std::uint8_t* last = t.bits + t.bit_bytes - sizeof(std::uint64_t);
+  const int first = t.args->first_channel, last_channel = t.args->last_channel;
+  if (!t.bits || t.out32 || (last_channel + kPanel - 1) / kPanel * kPanel % kWordBits == 0) return;
+  std::uint8_t* last = t.bits - first / 8 + t.bit_bytes - sizeof(std::uint64_t);
   for (int p = 0; p < pixels; ++p, last += t.bit_bytes) std::memset(last, 0, sizeof(std::uint64_t));
 }
 
@@ -100,7 +101,7 @@ struct Finish {
         out(t.out),
         out32(t.out32),
         bits(t.bits),
-        left(int(t.channels)) {}
+        left(t.args->last_channel - t.args->first_channel) {}
 
   // Sums of pixel p, base included, come from sum(p, channels 0-3, channels 4-7), one pixel after the other, so that
   // they need not be there all at once. Shifts are negated. Returns whether there are more panels.
@@ -115,7 +116,7 @@ struct Finish {
         vst1q_s32(q + p * kPanel, vshlq_s32(lo, shift0));
         vst1q_s32(q + p * kPanel + 4, vshlq_s32(hi, shift1));
       });
-      finish_partial(*t.args, t.pixel, P, int(channels) - left - kPanel, q);
+      finish_partial(*t.args, t.pixel, P, t.args->last_channel - left - kPanel, q);
       return left > 0;
     }
     if (kOut32 && out32) {

@@ -29,7 +29,8 @@ template <bool kPairs>
 void linear(const IntArgs& args, const std::int16_t* w) {
   const Shape& s = args.shape;
   const int blocks = blocks_of(s);
-  for (int c = 0; c < s.out_c; c += kPanel) {
+  w += std::size_t(args.first_channel) * blocks * kBlock;
+  for (int c = args.first_channel; c < args.last_channel; c += kPanel) {
     int64x2_t sum[kPanel];
     Unroll<kPanel>::run([&](int j) OVSW_INLINE_LAMBDA { sum[j] = vdupq_n_s64(0); });
     const auto* x = static_cast<const std::int16_t*>(args.in);

@@ -16,12 +16,13 @@ void int_bconv(const IntArgs& args, std::int64_t begin, std::int64_t end, void* 
   const Shape& s = args.shape;
   // Sums wrap around: with border terms, base and product may each leave 32 bits while their difference does not.
   const auto wrap = [](std::int32_t x) OVSW_INLINE_LAMBDA { return std::uint32_t(x); };
-  patches::for_dots(s, args.in, args.weights, args.border, int_base_stride(s.out_c), begin, end, scratch,
+  const int first = args.first_channel, last = args.last_channel;
+  patches::for_dots(s, args.in, args.weights, args.border, int_base_stride(s.out_c), begin, end, first, last, scratch,
                     [&](std::int64_t pixel, std::int32_t* acc, const std::int32_t* base) OVSW_INLINE_LAMBDA {
-                      for (int c = 0; c < s.out_c; ++c) {
+                      for (int c = first; c < last; ++c) {
                         acc[c] = std::int32_t(wrap(base[c]) + wrap(acc[c]) * wrap(args.mult[c])) >> args.shift[c];
                       }
-                      int_finish_pixel(args, acc, pixel, s.out_c);
+                      int_finish_pixel(args, acc, pixel, first, last);
                     });
 }
 

@@ -47,14 +47,14 @@ OVSW_INLINE void gather(const Shape& s, const In* in, std::int64_t pixel, std::i
 template <typename In>
 OVSW_INLINE void conv(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const Shape& s = args.shape;
-  const int size = patch_size(s);
+  const int size = patch_size(s), first = args.first_channel, last = args.last_channel;
   const auto* in = static_cast<const In*>(args.in);
   auto* q = static_cast<std::int32_t*>(scratch);
   auto* patch = reinterpret_cast<std::int16_t*>(q + padded_rows(s));
   for (std::int64_t pixel = begin; pixel < end; ++pixel) {
     gather(s, in, pixel, patch);
-    const auto* weights = static_cast<const std::int16_t*>(args.weights);
-    for (int c = 0; c < s.out_c; c += kRows, weights += std::int64_t(kRows) * size) {
+    const auto* weights = static_cast<const std::int16_t*>(args.weights) + std::int64_t(first) * size;
+    for (int c = first; c < last; c += kRows, weights += std::int64_t(kRows) * size) {
       std::int32_t sum[kRows] = {};
       for (int k = 0; k < size; ++k) {
         for (int r = 0; r < kRows; ++r) sum[r] += patch[k] * weights[std::int64_t(r) * size + k];
@@ -64,11 +64,11 @@ OVSW_INLINE void conv(const IntArgs& args, std::int64_t begin, std::int64_t end,
     const Border& b = args.border;
     const int border_class = b.row_class[pixel / s.out_w] + b.col_class[pixel % s.out_w];
     const std::int32_t* base = b.base + std::int64_t(border_class) * int_base_stride(s.out_c);
-    for (int c = 0; c < s.out_c; ++c) q[c] = (q[c] + base[c]) >> args.shift[c];
+    for (int c = first; c < last; ++c) q[c] = (q[c] + base[c]) >> args.shift[c];
     if (args.out32) {
-      std::memcpy(args.out32 + pixel * s.out_c, q, std::size_t(s.out_c) * sizeof(std::int32_t));
+      std::memcpy(args.out32 + pixel * s.out_c + first, q + first, std::size_t(last - first) * sizeof(std::int32_t));
     } else {
-      int_finish_pixel(args, q, pixel, s.out_c);
+      int_finish_pixel(args, q, pixel, first, last);
     }
   }
 }

@@ -44,14 +44,14 @@ OVSW_INLINE void int_finish_word(const IntArgs& a, const Q* q, std::int64_t at, 
   int_store_word(a, v, at, n, word);
 }
 
-// All channels of output pixel `pixel`; q is int16 or int32.
+// Channels [first, last) of output pixel `pixel`, as in IntArgs; q is int16 or int32, of all channels.
 template <typename Q>
-OVSW_INLINE void int_finish_pixel(const IntArgs& a, const Q* q, std::int64_t pixel, int channels) {
-  const int words = ceil_div(channels, kWordBits);
-  std::uint64_t* bits = a.bits ? a.bits + pixel * words : nullptr;
-  for (int w = 0; w < words; ++w) {
-    const int c0 = w * kWordBits, n = channels - c0;
-    std::uint64_t* word = bits ? bits + w : nullptr;
+OVSW_INLINE void int_finish_pixel(const IntArgs& a, const Q* q, std::int64_t pixel, int first, int last) {
+  const int channels = a.shape.out_c;
+  std::uint64_t* bits = a.bits ? a.bits + pixel * ceil_div(channels, kWordBits) : nullptr;
+  for (int c0 = first; c0 < last; c0 += kWordBits) {
+    const int n = last - c0;
+    std::uint64_t* word = bits ? bits + c0 / kWordBits : nullptr;
     if (n >= kWordBits) {
       int_finish_word(a, q + c0, pixel * channels + c0, kWordBits, word);
     } else {

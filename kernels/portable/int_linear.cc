@@ -13,8 +13,8 @@ void int_linear_pack(const Shape& s, const std::int16_t* weights, void* packed) 
 void int_linear(const IntArgs& args, std::int64_t, std::int64_t, void*) {
   const Shape& s = args.shape;
   const auto* x = static_cast<const std::int16_t*>(args.in);
-  const auto* weights = static_cast<const std::int16_t*>(args.weights);
-  for (int c = 0; c < s.out_c; ++c, weights += s.in_c) {
+  const auto* weights = static_cast<const std::int16_t*>(args.weights) + std::int64_t(args.first_channel) * s.in_c;
+  for (int c = args.first_channel; c < args.last_channel; ++c, weights += s.in_c) {
     std::int64_t sum = 0;
     for (int k = 0; k < s.in_c; ++k) sum += x[k] * weights[k];
     const int shift = args.shift[c];

@@ -123,10 +123,11 @@ static inline std::size_t scratch_bytes(const Shape& s) {
 }
 
 // Calls finish(pixel, acc, base) for each output pixel of [begin, end): acc[c] = -2 * popcount, to which belongs
-// base[c].
+// base[c], for c in [first_channel, last_channel).
 template <typename Finish>
 OVSW_INLINE void for_dots(const Shape& s, const void* input, const void* packed, const Border& border, int base_stride,
-                          std::int64_t begin, std::int64_t end, void* scratch, Finish finish) {
+                          std::int64_t begin, std::int64_t end, int first_channel, int last_channel, void* scratch,
+                          Finish finish) {
   const Layout l = layout(s);
   const auto* in = static_cast<const std::uint64_t*>(input);
   const auto* weights = static_cast<const std::uint64_t*>(packed);
@@ -142,10 +143,9 @@ OVSW_INLINE void for_dots(const Shape& s, const void* input, const void* packed,
       gather(s, l, in, oy, ox, patches + std::int64_t(p) * l.words);
       base[p] = border.base + std::int64_t(border.row_class[oy] + border.col_class[ox]) * base_stride;
     }
-    for (int i = 0; i < l.panels; ++i) {
-      const int c = i * kLanes;
+    for (int c = first_channel; c < last_channel; c += kLanes) {
       const int lanes = s.out_c - c < kLanes ? s.out_c - c : kLanes;
-      const std::uint64_t* panel = weights + std::int64_t(i) * l.words * kLanes;
+      const std::uint64_t* panel = weights + std::int64_t(c) * l.words;
       if (l.words == 9) {  // 3x3 over 64 channels: short enough for the loop to matter
         dot_block(patches, panel, 9, lanes, pixels, acc + c, s.out_c);
       } else {

@@ -456,7 +456,7 @@ void wide(const IntArgs& args, const Layout& l, const Scratch& w, std::int64_t b
     }
     const std::int32_t* base =
         args.border.base + std::int64_t(args.border.row_class[y] + args.border.col_class[x]) * int_base_stride(s.out_c);
-    for (int c0 = 0; c0 < s.out_c; c0 += 16) {
+    for (int c0 = args.first_channel; c0 < args.last_channel; c0 += 16) {
       alignas(32) std::int32_t sum[16] = {};
       for (int c = c0; c < c0 + 16 && c < s.out_c; ++c) {
         std::uint32_t count = 0;
@@ -480,8 +480,9 @@ template <Add A>
 void strip(const IntArgs& args, const Layout& l, const Scratch& w, std::int64_t begin, std::int64_t end,
            bool unpacked) {
   if (l.lanes == 16) return panel<1, true, A>(args, l, w, 0, begin, end, unpacked);
-  for (int slab = 0; slab < l.slabs; slab += kMaxSlabs) {
-    switch (l.slabs - slab) {
+  const int last = int(ceil_div(args.last_channel, kSlab));
+  for (int slab = args.first_channel / kSlab; slab < last; slab += kMaxSlabs) {
+    switch (last - slab) {
       case 1:
         panel<1, false, A>(args, l, w, slab, begin, end, unpacked);
         break;
@@ -504,11 +505,11 @@ void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratc
   const Scratch w = carve(s, l, scratch);
   pad_map(s, l, args.in, begin, end, w.map);
   if (l.wide) return wide<A>(args, l, w, begin, end);
-  for (int c = 0; c < s.out_c; ++c) {
+  for (int c = args.first_channel; c < args.last_channel; ++c) {
     w.constants[c / 16].mult[c % 16] = std::int32_t(std::uint32_t(std::uint16_t(-args.mult[c])) * 0x10001u);
     w.constants[c / 16].shift[c % 16] = args.shift[c];
   }
-  const bool quads = l.lanes == 16;
+  const bool quads = l.lanes == 16, one_panel = args.last_channel - args.first_channel <= kMaxSlabs * kSlab;
   const std::int64_t pixels = std::int64_t(l.strip) * (quads ? 4 : 2);
   for (std::int64_t first = begin; first < end; first += pixels) {
     const std::int64_t last = end - first < pixels ? end : first + pixels;
@@ -517,7 +518,7 @@ void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratc
     } else {
       prepare<false>(args, l, w, begin, first, last);
     }
-    strip<A>(args, l, w, first, last, first > begin && l.slabs <= kMaxSlabs && l.groups <= kBlock);
+    strip<A>(args, l, w, first, last, first > begin && one_panel && l.groups <= kBlock);
   }
 }
 

@@ -153,7 +153,7 @@ void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratc
         ++oy;
       }
     }
-    for (int c = 0; c < s.out_c; c += kLanes) {
+    for (int c = args.first_channel; c < args.last_channel; c += kLanes) {
       const std::int16_t* panel = weights + c * pairs * 2;
       const int n = s.out_c - c;
       for (int p = 0; p < pixels; p += kPixels) {

@@ -42,7 +42,7 @@ void int_linear(const IntArgs& args, std::int64_t begin, std::int64_t end, void*
   const auto* weights = static_cast<const std::int16_t*>(args.weights);
   const __m256i bias = _mm256_set1_epi32(std::int32_t(kBias));
   const __m256i low = _mm256_set1_epi32(0xffff);
-  for (int c0 = 0; c0 < s.out_c; c0 += kLanes) {
+  for (int c0 = args.first_channel; c0 < args.last_channel; c0 += kLanes) {
     const std::int16_t* panel = weights + c0 * pairs * 2;
     std::int64_t sum[kLanes];
     for (std::int64_t& y : sum) y = -pairs * kBias;

@@ -302,14 +302,15 @@ void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratc
   const Layout l = layout(s);
   const Scratch w = carve(s, l, scratch);
   pad_map(s, l, args.in, begin, end, w.map);
-  for (int c = 0; c < s.out_c; ++c) w.mult[c] = -2 * args.mult[c];
+  for (int c = args.first_channel; c < args.last_channel; ++c) w.mult[c] = -2 * args.mult[c];
+  const int first_slab = args.first_channel / kSlab, last_slab = int(ceil_div(args.last_channel, kSlab));
   const int row0 = int(begin / s.out_w);
   int y = row0, x = int(begin % s.out_w);
   for (std::int64_t first = begin; first < end; first += l.strip) {
     const std::int64_t last = end - first < l.strip ? end : first + l.strip;
     prepare(args, l, w, row0, int(last - first), &y, &x);
-    for (int slab = 0; slab < l.slabs; slab += 2) {
-      if (l.slabs - slab >= 2) {
+    for (int slab = first_slab; slab < last_slab; slab += 2) {
+      if (last_slab - slab >= 2) {
         panel<2, A>(args, l, w, slab, first, last);
       } else {
         panel<1, A>(args, l, w, slab, first, last);

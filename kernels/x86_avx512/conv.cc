@@ -163,7 +163,8 @@ void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratc
   const std::int64_t pairs = patch_pairs(s), step = pitch(s);
   const int strip = strip_pixels(s), row0 = int(begin / s.out_w);
   const Target t = make_target(args);
-  const int base_stride = int_base_stride(s.out_c), slabs = int(ceil_div(s.out_c, kSlab));
+  const int base_stride = int_base_stride(s.out_c);
+  const int first_slab = args.first_channel / kSlab, last_slab = int(ceil_div(args.last_channel, kSlab));
   auto* const room = static_cast<std::int16_t*>(scratch);
   auto* const map = room + strip * 2 * pairs + kSlack;
   // Where patches start, and how far it is from one to the next.
@@ -191,9 +192,9 @@ void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratc
         ++oy;
       }
     }
-    for (int slab = 0; slab < slabs; slab += 4) {
+    for (int slab = first_slab; slab < last_slab; slab += 4) {
       const std::int16_t* panel = weights + slab * pairs * 2 * kSlab;
-      const int count = slabs - slab < 4 ? slabs - slab : 4;
+      const int count = last_slab - slab < 4 ? last_slab - slab : 4;
       for (int p = 0; p < pixels; p += kPixels) {
         const int n = pixels - p < kPixels ? pixels - p : kPixels;
         __m512i sum[kPixels * 4];
