@@ -70,8 +70,25 @@ std::vector<std::vector<double>> time_steps(Engine& engine, const Array& image, 
   std::vector<float> logits(engine.outputs());
   std::vector<std::vector<double>> seconds(static_cast<std::size_t>(repeat));
   const py::gil_scoped_release release;
-  for (std::vector<double>& row : seconds) engine.run(image_at(image, 0), logits.data(), &row);
+  using Clock = std::chrono::steady_clock;
+  std::vector<Clock::time_point> marks;
+  marks.reserve(engine.plan().steps.size() + 2);
+  for (std::vector<double>& row : seconds) {
+    marks.clear();
+    engine.run(image_at(image, 0), logits.data(), [&] { marks.push_back(Clock::now()); });
+    for (std::size_t i = 1; i < marks.size(); ++i) {
+      row.push_back(std::chrono::duration<double>(marks[i] - marks[i - 1]).count());
+    }
+  }
   return seconds;
+}
+
+// One run that calls the function `void mark()` at this address where Engine::run says, for instruction counters.
+void run_marked(Engine& engine, const Pixels& image, std::uintptr_t mark) {
+  image_size(engine, image, 1);
+  std::vector<float> logits(engine.outputs());
+  const py::gil_scoped_release release;
+  engine.run(image_at(image, 0), logits.data(), reinterpret_cast<void (*)()>(mark));
 }
 
 py::list steps(const Engine& engine) {
@@ -126,6 +143,7 @@ PYBIND11_MODULE(_core, m) {
       .def("run", &run<Values>, py::arg("images").noconvert())
       .def("time_steps", &time_steps<Pixels>, py::arg("image").noconvert(), py::arg("repeat"))
       .def("time_steps", &time_steps<Values>, py::arg("image").noconvert(), py::arg("repeat"))
+      .def("run_marked", &run_marked, py::arg("image").noconvert(), py::arg("mark"))
       .def("steps", &steps)
       .def_property_readonly("isa", [](const Engine& e) { return e.plan().table->name; })
       .def_property_readonly(

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -42,8 +41,6 @@ std::int64_t cut(std::int64_t items, std::int64_t i, std::int64_t n, std::int64_
 
 constexpr std::int64_t kPixelUnit = 4;     // what most kernels take at once
 constexpr std::int64_t kChannelUnit = 64;  // as kernels.h says
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
@@ -194,22 +191,19 @@ void Engine::read_pixels(const Image& image, std::uint8_t* in) const {
   }
 }
 
-void Engine::run(const Image& image, float* logits, std::vector<double>* seconds) {
+void Engine::run(const Image& image, float* logits, const std::function<void()>& mark) {
   Lease context(*this);
-  const auto timed = [&](auto&& work) {
-    const double start = seconds ? now() : 0.0;
-    work();
-    if (seconds) seconds->push_back(now() - start);
-  };
-
-  timed([&] {
-    if (plan_->numerics == Numerics::kInteger) {
-      read_pixels(image, context->input<std::uint8_t>());
-    } else {
-      read_values(image, context->input<float>());
-    }
-  });
-  for (std::size_t i = 0; i < plan_->steps.size(); ++i) timed([&] { context->run_step(i); });
+  if (mark) mark();
+  if (plan_->numerics == Numerics::kInteger) {
+    read_pixels(image, context->input<std::uint8_t>());
+  } else {
+    read_values(image, context->input<float>());
+  }
+  if (mark) mark();
+  for (std::size_t i = 0; i < plan_->steps.size(); ++i) {
+    context->run_step(i);
+    if (mark) mark();
+  }
   std::memcpy(logits, context->output(), outputs() * sizeof(float));
 }
 

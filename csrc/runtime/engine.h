@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -26,9 +27,9 @@ class Engine {
   std::size_t outputs() const;
 
   // Writes `outputs()` logits. Safe to call from several threads at once; each call in progress has memory and worker
-  // threads of its own, kept for the next call. If `seconds` is given, it receives the time of reading the input and
-  // of each step.
-  void run(const Image& image, float* logits, std::vector<double>* seconds = nullptr);
+  // threads of its own, kept for the next call. `mark`, if given, is called before the input is read, after that, and
+  // after each step.
+  void run(const Image& image, float* logits, const std::function<void()>& mark = {});
 
  private:
   class Context;

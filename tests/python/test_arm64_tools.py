@@ -99,6 +99,18 @@ GOOD = """
 """
 
 
+def test_step_lines() -> None:
+    steps = [
+        {"name": "input", "op": "input", "macs": 0, "instructions": 7, "per_128_macs": None},
+        {"name": "a", "op": "bconv", "macs": 1280, "output": [64, 2, 2], "instructions": 30, "per_128_macs": 3.0},
+        {"name": "b", "op": "bconv", "macs": 1280, "output": [64, 1, 1], "instructions": 50, "per_128_macs": 5.0},
+    ]
+    lines = count.step_lines(steps)
+    assert lines[2].split() == ["input", "input", "7", "-"]
+    assert lines[3].split() == ["a", "bconv", "64x2x2", "30", "3.000"]
+    assert lines[-1].split()[-3:] == ["bconv", "80", "4.000"]
+
+
 def test_good_disassembly() -> None:
     """The stack may be used in the outer loop."""
     assert disasm.faults(GOOD) == []

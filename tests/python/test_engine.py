@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from pathlib import Path
@@ -171,6 +172,16 @@ def test_profile(engine: Engine) -> None:
     text = str(profile)
     assert "layer4.1.conv2" in text
     assert "GMAC/s" in text
+
+
+def test_marks(engine: Engine) -> None:
+    """Before the input is read, after that, and after each step."""
+    calls: list[None] = []
+    mark = ctypes.CFUNCTYPE(None)(lambda: calls.append(None))
+    address = ctypes.cast(mark, ctypes.c_void_p).value
+    assert address is not None
+    engine._core.run_marked(pixels(), address)
+    assert len(calls) == 2 + len(engine._core.steps())
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).absolute().parent
 OUT = HERE.parents[1] / "build" / "arm64"
@@ -180,7 +181,7 @@ def symbols(path: str) -> tuple[list[int], list[int], list[str]]:
     return starts, [s + found[s][0] for s in starts], [found[s][1] for s in starts]
 
 
-def measure(cpu: str, engine: str, network: str, *options: str) -> tuple[dict[str, str], Counts]:
+def measure(cpu: str, engine: str, network: str, *options: str) -> tuple[dict[str, Any], Counts]:
     """Runs guest.py with one engine; says what ran, and its counts."""
     report = OUT / "icount.txt"
     # Nothing of the caller's environment: it moves the guest's stack, and with it what memcpy does about alignment.
@@ -203,7 +204,30 @@ def measure(cpu: str, engine: str, network: str, *options: str) -> tuple[dict[st
     return json.loads(done.stdout.splitlines()[-1]), counts
 
 
-def row(about: dict[str, str], network: str, cpu: str, counts: Counts) -> dict[str, object]:
+def by_step(cpu: str, call: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The steps of one inference of ovsw with their instructions, and how many those are for 128 multiply-adds."""
+    about, counts = measure(cpu, *call, "--steps")
+    steps = about["steps"]
+    found = counts.regions[-len(steps) - 1 : -1]  # the last region is what follows the last step
+    for step, n in zip(steps, found):
+        step.update(instructions=n, per_128_macs=round(128 * n / step["macs"], 3) if step["macs"] else None)
+    return steps
+
+
+def step_lines(steps: list[dict[str, Any]]) -> list[str]:
+    binary = [s for s in steps if s["op"] == "bconv"]
+    both = {key: sum(s[key] for s in binary) for key in ("macs", "instructions")}
+    rows = []
+    for s in steps:
+        output, ratio = "x".join(map(str, s.get("output", ()))), s["per_128_macs"]
+        rows.append([s["name"], s["op"], output, str(s["instructions"]), f"{ratio:.3f}" if ratio else "-"])
+    if binary:
+        ratio = 128 * both["instructions"] / both["macs"]
+        rows.append(["all binary convolutions", "bconv", "", str(both["instructions"]), f"{ratio:.3f}"])
+    return table(["step", "op", "output", "instructions", "per 128 MACs"], rows).splitlines()
+
+
+def row(about: dict[str, Any], network: str, cpu: str, counts: Counts) -> dict[str, Any]:
     """What --json writes for one run."""
     kernels = [
         {"file": file, "function": name, "instructions": n} for (file, name), n in counts.functions.most_common(30)
@@ -244,6 +268,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--engine", default="ovsw,ncnn-fp32,ncnn-fp16", help=f"ovsw, ncnn-fp32, ncnn-fp16, {names}")
     p.add_argument("--isa", help="the kernel table of ovsw (default: the best on each CPU)")
     p.add_argument("--json", metavar="FILE", type=Path, help="also write all rows to FILE")
+    p.add_argument("--steps", action="store_true", help="also the instructions of each step of ovsw, per 128 MACs")
     p.add_argument("--functions", metavar="N", type=int, default=6, help="of each run, to show (default: %(default)s)")
     return p
 
@@ -253,7 +278,7 @@ def main(argv: list[str] | None = None) -> int:
     if not (OUT / "marks.so").is_file():
         print("count.py: run tools/arm64/setup first (with --peers for ncnn)", file=sys.stderr)
         return 1
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     details: list[str] = []
     lines: list[list[str]] = []
     for network in args.network.split(","):
@@ -279,6 +304,9 @@ def main(argv: list[str] | None = None) -> int:
                 details.append(f"\n{summary}")
                 for (file, function), n in counts.functions.most_common(args.functions):
                     details.append(f"  {100 * n / counts.total:5.1f} %  {n:>13}  {file}: {function[:110]}")
+                if args.steps and engine == "ovsw":
+                    rows[-1]["steps"] = steps = by_step(cpu, call)
+                    details += ["", *step_lines(steps)]
     print("Millions of instructions of one inference, 1 thread; ms are a MODEL made of these counts, not a measurement")
     print(table(["network", "engine", "CPU", "all", *CLASSES, *(f"{core.name} ms" for core in CORES)], lines))
     print("\n".join(details))

@@ -11,14 +11,15 @@ import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 COUNTED = 2
 
 
-def ovsw_call(network: str, isa: str | None) -> tuple[Callable[[], np.ndarray], dict[str, str]]:
-    """`network` is the name of one with random weights, or a `.bnn` file."""
+def ovsw_call(network: str, isa: str | None, next_step: int | None) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """`network` is the name of one with random weights, or a `.bnn` file; `next_step` the address of a marker."""
     from ovsw import Engine
     from ovsw import format as bnn
 
@@ -32,10 +33,14 @@ def ovsw_call(network: str, isa: str | None) -> tuple[Callable[[], np.ndarray], 
     channels, height, width = engine.input_shape
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, channels), np.uint8)
     numerics = getattr(bnn.from_bytes(data), "numerics", "float")
-    return lambda: engine.run(pixels), {"engine": f"ovsw {engine.isa}", "precision": str(numerics)}
+    about: dict[str, Any] = {"engine": f"ovsw {engine.isa}", "precision": str(numerics)}
+    if next_step is None:
+        return lambda: engine.run(pixels), about
+    about["steps"] = [{"name": "input", "op": "input", "macs": 0}, *engine._core.steps()]
+    return lambda: engine._core.run_marked(pixels[None], next_step), about
 
 
-def ncnn_call(stem: str, precision: str) -> tuple[Callable[[], np.ndarray], dict[str, str]]:
+def ncnn_call(stem: str, precision: str) -> tuple[Callable[[], Any], dict[str, Any]]:
     """`stem`.param and `stem`.bin; the defaults of ncnn but for one thread and, with fp32, the 16-bit options."""
     import ncnn
 
@@ -65,11 +70,13 @@ def main() -> None:
     p.add_argument("--precision", default="fp32")
     p.add_argument("--marks", required=True)
     p.add_argument("--logits", help="a .npy file for the answer")
+    p.add_argument("--steps", action="store_true", help="of ovsw: a region for each step")
     args = p.parse_args()
     marks = ctypes.CDLL(args.marks)
     begin, end = marks.begin, marks.end
     if args.engine == "ovsw":
-        call, about = ovsw_call(args.network, args.isa)
+        next_step = ctypes.cast(marks.next, ctypes.c_void_p).value if args.steps else None
+        call, about = ovsw_call(args.network, args.isa, next_step)
     else:
         call, about = ncnn_call(args.network, args.precision)
     gc.disable()  # or a collection may fall into a region
@@ -80,7 +87,7 @@ def main() -> None:
         begin()
         logits = call()
         end()
-    if not np.isfinite(logits).all():
+    if not args.steps and not np.isfinite(logits).all():
         raise RuntimeError("the answer is not finite")
     if args.logits:
         np.save(args.logits, logits)
