@@ -5,11 +5,12 @@
 
 namespace ovsw::OVSW_PORTABLE {
 
-// 64 bytes of 0/1 to 64 bits, first byte lowest. Eight bytes at a time: byte i holds b_i at bit 8i; the multiplier is
-// the sum of 2^(7k), k = 1..8, so the product has b_i at bit 8i + 7(8 - i) = 56 + i, and no two terms meet there.
-OVSW_INLINE std::uint64_t pack_flags(const std::uint8_t* flags) {
+// The first n of 64 bytes of 0/1 to bits, first byte lowest; those after n must be 0. Eight bytes at a time: byte i
+// holds b_i at bit 8i; the multiplier is the sum of 2^(7k), k = 1..8, so the product has b_i at bit 8i + 7(8 - i) = 56
+// + i, and no two terms meet there.
+OVSW_INLINE std::uint64_t pack_flags(const std::uint8_t* flags, int n) {
   std::uint64_t word = 0;
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < ceil_div(n, 8); ++i) {
     std::uint64_t bytes;
     std::memcpy(&bytes, flags + 8 * i, 8);
     word |= ((bytes * 0x0102040810204080ull) >> 56) << (8 * i);
@@ -51,7 +52,7 @@ OVSW_INLINE void finish_word(const Epilogue& ep, const Acc* acc, std::int64_t at
   if (word) {
     alignas(8) std::uint8_t flags[kWordBits] = {};
     for (int j = 0; j < n; ++j) flags[j] = z[j] >= 0.0f;
-    *word = pack_flags(flags);
+    *word = pack_flags(flags, n);
   }
 }
 

@@ -6,9 +6,9 @@
 
 namespace ovsw::OVSW_PORTABLE {
 
-// Clamps, stores and binarizes `n` sums; T is as wide as they are.
+// Clamps and stores `n` sums, and returns their signs; T is as wide as they are.
 template <typename T>
-OVSW_INLINE void int_store_word(const IntArgs& a, T* v, std::int64_t at, int n, std::uint64_t* word) {
+OVSW_INLINE std::uint64_t int_store(const IntArgs& a, T* v, std::int64_t at, int n) {
   const T lo = T(a.lo), hi = T(a.hi);
   for (int j = 0; j < n; ++j) {
     v[j] = v[j] < lo ? lo : v[j];
@@ -17,21 +17,19 @@ OVSW_INLINE void int_store_word(const IntArgs& a, T* v, std::int64_t at, int n, 
   if (a.out) {
     for (int j = 0; j < n; ++j) a.out[at + j] = std::int16_t(v[j]);
   }
-  if (word) {
-    alignas(8) std::uint8_t flags[kWordBits] = {};
-    for (int j = 0; j < n; ++j) flags[j] = v[j] >= 0;
-    *word = pack_flags(flags);
-  }
+  if (!a.bits) return 0;
+  alignas(8) std::uint8_t flags[kWordBits] = {};
+  for (int j = 0; j < n; ++j) flags[j] = v[j] >= 0;
+  return pack_flags(flags, n);
 }
 
-// Channels of one pixel from element `at` of the map on, n <= 64.
+// Channels of one pixel from element `at` of the map on, n <= 64. A constant where it matters.
 template <typename Q>
-OVSW_INLINE void int_finish_word(const IntArgs& a, const Q* q, std::int64_t at, int n, std::uint64_t* word) {
+OVSW_INLINE std::uint64_t int_finish(const IntArgs& a, const Q* q, std::int64_t at, int n) {
   if (!a.residual && !a.residual32) {
     Q v[kWordBits];
     for (int j = 0; j < n; ++j) v[j] = q[j];
-    int_store_word(a, v, at, n, word);
-    return;
+    return int_store(a, v, at, n);
   }
   std::int32_t v[kWordBits];
   if (a.residual) {
@@ -41,22 +39,25 @@ OVSW_INLINE void int_finish_word(const IntArgs& a, const Q* q, std::int64_t at, 
     const std::int32_t* r = a.residual32 + at;
     for (int j = 0; j < n; ++j) v[j] = std::int32_t(q[j]) + r[j];
   }
-  int_store_word(a, v, at, n, word);
+  return int_store(a, v, at, n);
 }
 
 // Channels [first, last) of output pixel `pixel`, as in IntArgs; q is int16 or int32, of all channels.
 template <typename Q>
 OVSW_INLINE void int_finish_pixel(const IntArgs& a, const Q* q, std::int64_t pixel, int first, int last) {
-  const int channels = a.shape.out_c;
-  std::uint64_t* bits = a.bits ? a.bits + pixel * ceil_div(channels, kWordBits) : nullptr;
+  constexpr int kBlock = 16;
+  const std::int64_t at = pixel * a.shape.out_c;
+  std::uint64_t* bits = a.bits ? a.bits + pixel * ceil_div(a.shape.out_c, kWordBits) : nullptr;
   for (int c0 = first; c0 < last; c0 += kWordBits) {
-    const int n = last - c0;
-    std::uint64_t* word = bits ? bits + c0 / kWordBits : nullptr;
-    if (n >= kWordBits) {
-      int_finish_word(a, q + c0, pixel * channels + c0, kWordBits, word);
+    std::uint64_t word = 0;
+    if (last - c0 >= kWordBits) {
+      word = int_finish(a, q + c0, at + c0, kWordBits);
     } else {
-      int_finish_word(a, q + c0, pixel * channels + c0, n, word);
+      int c = c0;
+      for (; c + kBlock <= last; c += kBlock) word |= int_finish(a, q + c, at + c, kBlock) << (c - c0);
+      if (c < last) word |= int_finish(a, q + c, at + c, last - c) << (c - c0);
     }
+    if (bits) bits[c0 / kWordBits] = word;
   }
 }
 
