@@ -17,7 +17,7 @@ help:
 	@echo "make count-arm64  instructions of one inference there, beside ncnn"
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make format  reformat the code"
-	@echo "make bench   compare ResNet18 with the other engines that are installed"
+	@echo "make bench   the deployment table: size and latency beside the other engines"
 	@echo "make wheel   build a wheel and an sdist into dist/"
 	@echo "make clean   remove the venv and everything built"
 
@@ -51,7 +51,7 @@ format: $(VENV)/.dev
 	@$(BIN)/clang-format -i $(CXX_FILES)
 
 bench: $(VENV)/.dev
-	@$(BIN)/python -m ovsw.bench.versus
+	@$(BIN)/ovsw-bench
 
 wheel: $(VENV)/.dev
 	@$(BIN)/python -m build --outdir dist

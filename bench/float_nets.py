@@ -52,7 +52,7 @@ class _Net:
 
 
 def float_resnet(
-    name: str, *, num_classes: int | None = None, size: int | None = None, seed: int = 0
+    name: str, *, num_classes: int | None = None, size: int | None = None, batch: int = 1, seed: int = 0
 ) -> onnx.ModelProto:
     """A float "resnet18", "resnet34" (torchvision's shape) or "cresnet20", with random weights.
 
@@ -68,13 +68,20 @@ def float_resnet(
     graph = helper.make_graph(
         net.nodes,
         name,
-        [helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 3, size, size])],
-        [helper.make_tensor_value_info(logits, TensorProto.FLOAT, [1, num_classes])],
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, [batch, 3, size, size])],
+        [helper.make_tensor_value_info(logits, TensorProto.FLOAT, [batch, num_classes])],
         net.weights,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
     return model
+
+
+def parameters(model: onnx.ModelProto) -> int:
+    """As papers count them: before folding, with a batch norm's weight and bias for each bias of a convolution."""
+    arrays = {w.name: numpy_helper.to_array(w) for w in model.graph.initializer}
+    stored = sum(a.size for a in arrays.values() if a.dtype == np.float32)
+    return stored + sum(arrays[node.input[2]].size for node in model.graph.node if node.op_type == "Conv")
 
 
 def _imagenet(net: _Net, stages: tuple[int, ...]) -> tuple[str, int]:

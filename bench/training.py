@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ovsw.bench.versus import interleaved
+from ovsw.bench.measure import interleaved
 from ovsw.cli import add_version, command
 from ovsw.summary import table
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from ovsw.bench.peers import larq, ncnn, onnxruntime, openvino, torch
-from ovsw.bench.peers.base import Peer, Runner, death, images
+from ovsw.bench.peers.base import Peer, Runner, child, images, one_line
 
-__all__ = ["PEERS", "REFERENCE", "Peer", "Runner", "crash", "select", "try_out"]
+__all__ = ["PEERS", "REFERENCE", "Peer", "Runner", "by_name", "obstacles", "select", "try_out"]
 
 PEERS: list[Peer] = [*onnxruntime.PEERS, *openvino.PEERS, *ncnn.PEERS, *torch.PEERS, *larq.PEERS]
 REFERENCE = PEERS[0]  # judges the others
 SMALL = "cresnet20"
+_MARK = "obstacle: "
+_TRY = "import sys; from ovsw.bench.peers import try_out; try_out(sys.argv[1:])"
+
+
+def by_name(name: str) -> Peer:
+    return next(p for p in PEERS if p.name == name)
 
 
 def select(names: str | None) -> list[Peer]:
@@ -28,17 +37,42 @@ def select(names: str | None) -> list[Peer]:
     return chosen
 
 
-def crash(peer: Peer) -> str | None:
-    """None if the peer lives through a small network in a process of its own; else how it dies.
+def obstacles(peers: list[Peer]) -> dict[str, str]:
+    """Why installed peers cannot be used, for those of these that cannot, by their names.
 
-    An engine that meets an instruction that this machine does not have must not take the others with it.
+    They run a small network in other processes, one per engine: one that meets an instruction that this machine does
+    not have must not take the others with it.
     """
-    if SMALL not in peer.networks:
-        return None
-    return death([sys.executable, "-c", f"from ovsw.bench.peers import try_out; try_out({peer.name!r})"])
+    engines: dict[str, list[str]] = {}
+    for peer in peers:
+        peer.settle()
+        engines.setdefault(peer.engine, []).append(peer.name)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = {name: why for tried in pool.map(_tried, engines.values()) for name, why in tried.items()}
+    return {peer.name: why for peer in peers if (why := found[peer.name]) is not None}
 
 
-def try_out(name: str) -> None:
-    """What `crash` runs; exceptions are no concern of it, the main process will meet them too."""
-    (peer,) = (p for p in PEERS if p.name == name)
-    peer.load(SMALL, 1)(images(SMALL, 1, seed=0)[0])
+def _tried(names: list[str]) -> dict[str, str | None]:
+    """What is wrong with each; after a death a new process goes on with the next one."""
+    found: dict[str, str | None] = {}
+    while len(found) < len(names):
+        left = names[len(found) :]
+        said, death = child([sys.executable, "-c", _TRY, *left])
+        whys = [json.loads(line[len(_MARK) :]) for line in said.splitlines() if line.startswith(_MARK)]
+        found.update(zip(left, whys))
+        if len(whys) < len(left):
+            found[left[len(whys)]] = death or "ends without a word"
+    return found
+
+
+def try_out(names: list[str]) -> None:
+    """What those processes run: a line for each, with what is wrong as JSON."""
+    for name in names:
+        peer = by_name(name)
+        try:
+            why = peer.unable()
+            if why is None and SMALL in peer.networks and not peer.slow:
+                peer.ready(SMALL)(images(SMALL, 1, seed=0)[0])
+        except Exception as e:  # whatever an engine may raise
+            why = one_line(e)
+        print(f"\n{_MARK}{json.dumps(why)}", flush=True)

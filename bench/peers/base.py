@@ -1,4 +1,4 @@
-"""What every peer is: an engine at one precision that may be installed here, and runs a float network on one image.
+"""What every peer is: an engine at one precision that may be installed here, and runs a float network on images.
 
 The networks are those of `ovsw.bench.float_nets`, and the judge of a peer's answers is ONNX Runtime in float32. Nothing
 here or at the head of an engine's module imports an engine: a missing one must cost nothing.
@@ -11,16 +11,17 @@ import importlib.metadata
 import importlib.util
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
 SIDES = {"resnet18": 224, "resnet34": 224, "cresnet20": 32}  # of the square image
 CALIBRATION_IMAGES = 16
 
-# Takes float32 (1, 3, side, side), gives the logits (1, classes). One with an attribute `seconds` has timed its own
-# last call, in another process.
+# Takes float32 (batch, 3, side, side), gives the logits (batch, classes). One with an attribute `seconds` has timed
+# its own last call, in another process.
 Runner = Callable[[np.ndarray], np.ndarray]
 
 
@@ -33,11 +34,13 @@ class Peer:
         modules: what must be importable; the first one's distribution gives the version.
         networks: those that it can run.
         comparable: whether its logits can be judged, that is, whether it has our weights.
+        slow: whether it takes minutes to get ready.
     """
 
     modules: tuple[str, ...] = ()
     networks: tuple[str, ...] = tuple(SIDES)
     comparable = True
+    slow = False
 
     def __init__(self, engine: str, precision: str) -> None:
         self.engine = engine
@@ -47,10 +50,17 @@ class Peer:
     def name(self) -> str:
         return f"{self.engine}-{self.precision}"
 
-    def available(self) -> str | None:
-        """None if it can be used here, else in one line why not."""
+    def missing(self) -> str | None:
+        """None if it is installed, else in one line what is not; loads nothing."""
         missing = [m for m in self.modules if importlib.util.find_spec(m) is None]
         return f"{' and '.join(missing)} not installed" if missing else None
+
+    def settle(self) -> None:
+        """Puts into the environment what must be there before the engine is loaded, here or in a child process."""
+
+    def unable(self) -> str | None:
+        """None if this CPU can do what it is for, else in one line why not; it is installed, and may be loaded."""
+        return None
 
     def version(self) -> str:
         """Of the engine, as installed; "" if nobody knows."""
@@ -59,34 +69,51 @@ class Peer:
         except (IndexError, importlib.metadata.PackageNotFoundError):
             return ""
 
-    def load(self, network: str, threads: int) -> Runner:
-        """The network, ready to run with this many threads."""
+    def files(self, network: str, batch: int, folder: Path) -> list[Path]:
+        """The files that the engine loads, made in this folder: by default the ONNX model that peers share."""
+        return [float_file(network, batch, folder)]
+
+    def load(self, files: list[Path], threads: int) -> Runner:
+        """The network in these files, ready to run with this many threads."""
         raise NotImplementedError
+
+    def ready(self, network: str, threads: int = 1, batch: int = 1) -> Runner:
+        """Both steps, for those who have no use for the files."""
+        with tempfile.TemporaryDirectory() as folder:
+            return self.load(self.files(network, batch, Path(folder)), threads)
 
 
 @functools.lru_cache(maxsize=1)
-def float_bytes(network: str) -> bytes:
+def float_bytes(network: str, batch: int = 1) -> bytes:
     """The ONNX model that all peers get, as its file."""
     from ovsw.bench.float_nets import float_resnet
 
-    return float_resnet(network).SerializeToString()
+    return float_resnet(network, batch=batch).SerializeToString()
 
 
-def float_model(network: str) -> Any:
-    """The same, to look into; each caller has its own, since quantisers change what they are given."""
-    import onnx
+def float_file(network: str, batch: int, folder: Path) -> Path:
+    path = folder / f"{network}-{batch}.onnx"
+    if not path.exists():
+        path.write_bytes(float_bytes(network, batch))
+    return path
 
-    return onnx.load_from_string(float_bytes(network))
 
-
-def death(command: list[str], timeout: float = 600.0) -> str | None:
-    """None if the command ends by itself, whatever its exit code; else the signal that killed it, or its slowness."""
+def child(command: list[str], timeout: float = 600.0) -> tuple[str, str | None]:
+    """What a command prints, and None if it ends by itself, whatever its exit code; else the signal that killed it, or
+    its slowness."""
     none = subprocess.DEVNULL
     try:
-        code = subprocess.run(command, timeout=timeout, stdin=none, stdout=none, stderr=none).returncode
+        done = subprocess.run(command, timeout=timeout, stdin=none, stdout=subprocess.PIPE, stderr=none, text=True)
     except subprocess.TimeoutExpired:
-        return f"takes more than {timeout:g} s"
-    return f"dies of {signal.Signals(-code).name}" if code < 0 else None
+        return "", f"takes more than {timeout:g} s"
+    code = done.returncode
+    return done.stdout, f"dies of {signal.Signals(-code).name}" if code < 0 else None
+
+
+def one_line(e: Exception) -> str:
+    """An error of another engine, short."""
+    text = " ".join(str(e).split())
+    return f"{type(e).__name__}: {text if len(text) <= 160 else text[:157] + '...'}"
 
 
 def images(network: str, count: int, seed: int) -> list[np.ndarray]:
@@ -102,9 +129,16 @@ def images(network: str, count: int, seed: int) -> list[np.ndarray]:
     return made
 
 
-def calibration(network: str) -> list[np.ndarray]:
+def batches(network: str, batch: int, count: int, seed: int) -> list[np.ndarray]:
+    """At least `count` such images, in full batches."""
+    full = -(-count // batch)
+    made = images(network, full * batch, seed)
+    return [np.concatenate(made[i * batch : (i + 1) * batch]) for i in range(full)]
+
+
+def calibration(network: str, batch: int) -> list[np.ndarray]:
     """Images to find the ranges of int8 activations with; never those that are compared or timed."""
-    return images(network, CALIBRATION_IMAGES, seed=1)
+    return batches(network, batch, CALIBRATION_IMAGES, seed=1)
 
 
 # Largest `error`. A wrong image, padding or layer gives about 1 or more; good int8 gives 0.1 to 0.2.

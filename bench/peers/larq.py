@@ -26,7 +26,7 @@ class Larq(Peer):
     networks = ("resnet18", "resnet34")
     comparable = False
 
-    def available(self) -> str | None:
+    def missing(self) -> str | None:
         python = os.environ.get(_PYTHON, "")
         if not python:
             return f"{_PYTHON} does not name the python of its venv"
@@ -39,22 +39,28 @@ class Larq(Peer):
         found = subprocess.run([os.environ.get(_PYTHON, ""), "-c", code], capture_output=True, text=True)
         return found.stdout.strip()
 
-    def load(self, network: str, threads: int) -> Runner:
+    def files(self, network: str, batch: int, folder: Path) -> list[Path]:
         variable = f"OVSW_LARQ_MODEL_{network.upper()}"
         model = os.environ.get(variable, "")
         if not Path(model).is_file():
             raise FileNotFoundError(
                 f"{variable}: {model}: no such file" if model else f"{variable} names no .tflite file"
             )
-        return Child([os.environ[_PYTHON], str(WORKER), model, str(threads)])
+        return [Path(model)]
+
+    def load(self, files: list[Path], threads: int) -> Runner:
+        return Child([os.environ[_PYTHON], str(WORKER), str(files[0]), str(threads)])
 
 
 class Child:
-    """A runner in another process: an image goes down the pipe, the time of the inference and the logits come back."""
+    """A runner in another process: an image goes down the pipe, the time of the inference and the logits come back.
+
+    The files take one image, so a batch goes one by one.
+    """
 
     def __init__(self, command: list[str]) -> None:
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
-        self.said = tempfile.TemporaryFile()  # noqa: SIM115 - noqa: SIM115 (a pipe that nobody empties would block the child)
+        self.said = tempfile.TemporaryFile()  # noqa: SIM115 (a pipe that nobody empties would block the child)
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, env={**os.environ, **quiet}
         )
@@ -63,14 +69,18 @@ class Child:
         if self._read(6) != b"ready\n":
             raise RuntimeError("the child process does not start")
 
-    def __call__(self, image: np.ndarray) -> np.ndarray:
+    def __call__(self, batch: np.ndarray) -> np.ndarray:
+        self.seconds = 0.0
+        return np.stack([self._one(image) for image in batch.transpose(0, 2, 3, 1)])
+
+    def _one(self, image: np.ndarray) -> np.ndarray:
         assert self.process.stdin is not None
-        data = np.ascontiguousarray(image.transpose(0, 2, 3, 1), np.float32).tobytes()
+        data = np.ascontiguousarray(image, np.float32).tobytes()
         self.process.stdin.write(struct.pack("<q", len(data)) + data)
         self.process.stdin.flush()
         nanoseconds, size = struct.unpack("<qq", self._read(16))
-        self.seconds = nanoseconds * 1e-9
-        return np.frombuffer(self._read(size), np.float32)[None]
+        self.seconds += nanoseconds * 1e-9
+        return np.frombuffer(self._read(size), np.float32)
 
     def close(self) -> None:
         self.process.kill()

@@ -1,72 +1,72 @@
 """ncnn: float32, and its fp16 where that changes anything.
 
 Its defaults store and compute in 16 bits where the CPU can; called fp32, all of that is off. It reads files of its own
-format, which we write.
+format, which we write, and takes the images of a batch one by one.
 """
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ovsw.bench.peers.base import Peer, Runner, float_model
+from ovsw.bench.peers.base import Peer, Runner, float_bytes, images
 
-_16_BIT = ("fp16_packed", "fp16_storage", "fp16_arithmetic", "bf16_packed", "bf16_storage")
+_FP16 = ("fp16_packed", "fp16_storage", "fp16_arithmetic")
+_16_BIT = (*_FP16, "bf16_packed", "bf16_storage")
 
 
 class Ncnn(Peer):
     modules = ("ncnn", "onnx")
 
-    def available(self) -> str | None:
-        why = super().available()
-        if why is None and self.precision == "fp16" and not _has_fp16():
-            return "computes in fp32 on this CPU"
-        return why
+    def __init__(self, engine: str, precision: str, options: tuple[str, ...]) -> None:
+        super().__init__(engine, precision)
+        self.options = options
 
-    def load(self, network: str, threads: int) -> Runner:
+    def unable(self) -> str | None:
+        """On many CPUs it only stores fp16. Which ones changes with its versions, but arithmetic changes bits."""
+        if self.precision == "fp32":
+            return None
+        (image,) = images("cresnet20", 1, seed=0)
+        stored = Ncnn(self.engine, self.precision, _FP16[:2])
+        same = np.array_equal(self.ready("cresnet20")(image), stored.ready("cresnet20")(image))
+        return "computes in fp32 on this CPU" if same else None
+
+    def files(self, network: str, batch: int, folder: Path) -> list[Path]:
+        import onnx
+
         from ovsw.bench.peers.ncnn_files import to_ncnn
 
-        return _runner(*to_ncnn(float_model(network)), self.precision, threads)
+        made = [folder / f"{network}.param", folder / f"{network}.bin"]
+        if not made[1].exists():
+            param, data = to_ncnn(onnx.load_from_string(float_bytes(network, batch)))
+            made[0].write_text(param)
+            made[1].write_bytes(data)
+        return made
 
+    def load(self, files: list[Path], threads: int) -> Runner:
+        import ncnn
 
-def _runner(param: str, data: bytes, precision: str, threads: int) -> Runner:
-    import ncnn
-
-    net = ncnn.Net()
-    net.opt.num_threads = threads
-    net.opt.openmp_blocktime = 0
-    for option in _16_BIT:
-        if hasattr(net.opt, f"use_{option}"):
-            setattr(net.opt, f"use_{option}", precision == "fp16" and option.startswith("fp16"))
-    with tempfile.TemporaryDirectory() as folder:
-        stem = Path(folder) / "net"
-        stem.with_suffix(".param").write_text(param)
-        stem.with_suffix(".bin").write_bytes(data)
-        if net.load_param(f"{stem}.param") or net.load_model(f"{stem}.bin"):
+        net = ncnn.Net()
+        net.opt.num_threads = threads
+        net.opt.openmp_blocktime = 0
+        for option in _16_BIT:
+            if hasattr(net.opt, f"use_{option}"):
+                setattr(net.opt, f"use_{option}", option in self.options)
+        param, data = map(str, files)
+        if net.load_param(param) or net.load_model(data):
             raise RuntimeError("cannot load the network")
 
-    def run(image: np.ndarray) -> np.ndarray:
-        extractor: Any = net.create_extractor()
-        extractor.input("input", ncnn.Mat(image[0]))
-        code, logits = extractor.extract("logits")
-        if code:
-            raise RuntimeError(f"fails with code {code}")
-        return np.array(logits)[None]
+        def one(image: np.ndarray) -> np.ndarray:
+            extractor: Any = net.create_extractor()
+            extractor.input("input", ncnn.Mat(image))
+            code, logits = extractor.extract("logits")
+            if code:
+                raise RuntimeError(f"fails with code {code}")
+            return np.array(logits)
 
-    return run
-
-
-def _has_fp16() -> bool:
-    """Which CPUs it uses fp16 on changes with its versions, so ask it: fp16 gives other bits than fp32."""
-    from ovsw.bench.float_nets import float_resnet
-    from ovsw.bench.peers.ncnn_files import to_ncnn
-
-    files = to_ncnn(float_resnet("cresnet20"))
-    image = np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)
-    return not np.array_equal(_runner(*files, "fp16", 1)(image), _runner(*files, "fp32", 1)(image))
+        return lambda batch: np.stack([one(image) for image in batch])
 
 
-PEERS: list[Peer] = [Ncnn("ncnn", "fp32"), Ncnn("ncnn", "fp16")]
+PEERS: list[Peer] = [Ncnn("ncnn", "fp32", ()), Ncnn("ncnn", "fp16", _FP16)]

@@ -5,22 +5,24 @@ Its float32 answers judge all other peers.
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ovsw.bench.peers.base import Peer, Runner, calibration, float_bytes, float_model
+from ovsw.bench.peers.base import Peer, Runner, calibration
 
 
 class OnnxRuntime(Peer):
     modules = ("onnxruntime", "onnx")
 
-    def load(self, network: str, threads: int) -> Runner:
+    def files(self, network: str, batch: int, folder: Path) -> list[Path]:
+        (made,) = super().files(network, batch, folder)
+        return [made if self.precision == "fp32" else _quantized(made, network, batch)]
+
+    def load(self, files: list[Path], threads: int) -> Runner:
         import onnxruntime
 
-        model = float_bytes(network) if self.precision == "fp32" else _quantized(network)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -29,31 +31,30 @@ class OnnxRuntime(Peer):
         # one call spinning is this engine's best, so with several threads it only has to stop when the call ends.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0" if threads == 1 else "1")
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(str(files[0]), options, providers=["CPUExecutionProvider"])
         return lambda image: session.run(None, {"input": image})[0]
 
 
-def _quantized(network: str) -> bytes:
+def _quantized(model: Path, network: str, batch: int) -> Path:
     """s8 activations would be as slow as float32 on x86."""
     from onnxruntime import quantization
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.images = iter(calibration(network))
+            self.images = iter(calibration(network, batch))
 
         def get_next(self) -> dict[str, np.ndarray] | None:
             image = next(self.images, None)
             return None if image is None else {"input": image}
 
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "int8.onnx"
-        kinds: dict[str, Any] = {
-            "quant_format": quantization.QuantFormat.QDQ,
-            "activation_type": quantization.QuantType.QUInt8,
-            "weight_type": quantization.QuantType.QInt8,
-        }
-        quantization.quantize_static(float_model(network), str(made), Reader(), per_channel=True, **kinds)
-        return made.read_bytes()
+    made = model.with_suffix(".int8.onnx")
+    kinds: dict[str, Any] = {
+        "quant_format": quantization.QuantFormat.QDQ,
+        "activation_type": quantization.QuantType.QUInt8,
+        "weight_type": quantization.QuantType.QInt8,
+    }
+    quantization.quantize_static(str(model), str(made), Reader(), per_channel=True, **kinds)
+    return made
 
 
 PEERS: list[Peer] = [OnnxRuntime("onnxruntime", "fp32"), OnnxRuntime("onnxruntime", "int8")]

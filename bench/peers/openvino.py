@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ovsw.bench.peers.base import Peer, Runner, calibration, death, float_bytes
+from ovsw.bench.peers.base import Peer, Runner, calibration, child
 
 _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
@@ -23,27 +23,40 @@ _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 class OpenVino(Peer):
     modules: tuple[str, ...] = ("openvino", "onnx")
 
-    def available(self) -> str | None:
-        why = super().available()
-        if why is None and self.precision in ("fp16", "bf16"):
+    def settle(self) -> None:
+        _without_amx()
+
+    def unable(self) -> str | None:
+        if self.precision in ("fp16", "bf16"):
             _without_amx()
             import openvino
 
             if self.precision.upper() not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
                 return f"no {self.precision} on this CPU"
-        return why
+        return None
 
     def version(self) -> str:
         return super().version() + " without AMX" * _without_amx()
 
-    def load(self, network: str, threads: int) -> Runner:
+    def files(self, network: str, batch: int, folder: Path) -> list[Path]:
+        made = super().files(network, batch, folder)
+        if self.precision == "fp32":
+            return made
+        _without_amx()
+        import openvino
+
+        model = openvino.Core().read_model(made[0])
+        if self.precision == "int8":
+            model = _quantized(model, network, batch)
+        saved = folder / f"{network}-{batch}.{self.precision}.xml"
+        openvino.save_model(model, saved, compress_to_fp16=self.precision != "int8")
+        return [saved, saved.with_suffix(".bin")]
+
+    def load(self, files: list[Path], threads: int) -> Runner:
         _without_amx()
         import openvino
 
         core = openvino.Core()
-        model = core.read_model(float_bytes(network))
-        if self.precision == "int8":
-            model = _quantized(model, network)
         config: dict[str, Any] = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
@@ -52,7 +65,7 @@ class OpenVino(Peer):
         }
         if self.precision in _HINTS:
             config["INFERENCE_PRECISION_HINT"] = _HINTS[self.precision]
-        request = core.compile_model(model, "CPU", config).create_infer_request()
+        request = core.compile_model(core.read_model(files[0]), "CPU", config).create_infer_request()
         return lambda image: np.array(request.infer({0: image}, share_inputs=True)[0])
 
 
@@ -80,18 +93,18 @@ def _without_amx() -> bool:
     amx = False
     with contextlib.suppress(OSError):
         amx = "amx_tile" in Path("/proc/cpuinfo").read_text()
-    if not amx or _ISA_LIMIT in os.environ or death([sys.executable, "-c", _TRY_AMX]) is None:
+    if not amx or _ISA_LIMIT in os.environ or child([sys.executable, "-c", _TRY_AMX])[1] is None:
         return False
     os.environ[_ISA_LIMIT] = "AVX512_CORE_FP16"
     return True
 
 
-def _quantized(model: Any, network: str) -> Any:
+def _quantized(model: Any, network: str, batch: int) -> Any:
     os.environ.setdefault("NNCF_CI", "1")  # otherwise it reports its use to its makers
     import nncf
 
     nncf.set_log_level(logging.ERROR)
-    data = calibration(network)
+    data = calibration(network, batch)
     return nncf.quantize(model, nncf.Dataset(data), subset_size=len(data))
 
 

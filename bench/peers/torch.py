@@ -6,21 +6,23 @@ The network is the ONNX graph, run op by op.
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ovsw.bench.peers.base import Peer, Runner, float_model
+from ovsw.bench.peers.base import Peer, Runner
 
 
 class Torch(Peer):
     modules = ("torch", "onnx")
 
-    def load(self, network: str, threads: int) -> Runner:
+    def load(self, files: list[Path], threads: int) -> Runner:
+        import onnx
         import torch
 
         torch.set_num_threads(threads)
-        return self._runner(_module(float_model(network)))
+        return self._runner(_module(onnx.load(files[0])))
 
     def _runner(self, module: Any) -> Runner:
         import torch
@@ -33,11 +35,11 @@ class Torch(Peer):
 
 
 class TorchCompiled(Torch):
-    def available(self) -> str | None:
-        why = super().available()
-        if why is None and not any(map(shutil.which, ("c++", "g++", "clang++"))):
-            return "torch.compile needs a C++ compiler"
-        return why
+    slow = True
+
+    def unable(self) -> str | None:
+        found = any(map(shutil.which, ("c++", "g++", "clang++")))
+        return None if found else "torch.compile needs a C++ compiler"
 
     def _runner(self, module: Any) -> Runner:
         import torch

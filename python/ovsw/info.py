@@ -52,7 +52,7 @@ def describe_cpu() -> dict[str, Any]:
     tables = [{"name": name, "supported": supported} for name, supported in _core.tables()]
     forced = os.environ.get("OVSW_ISA", "")
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "tables": tables,
@@ -61,9 +61,9 @@ def describe_cpu() -> dict[str, Any]:
     }
 
 
-def _cpu_name() -> str:
+def cpu_name(cpuinfo: str = "/proc/cpuinfo") -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        lines = Path(cpuinfo).read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)

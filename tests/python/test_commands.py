@@ -158,7 +158,8 @@ def test_random_networks_are_seeded() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["ovsw-run", "ovsw-info", "ovsw-demo", "ovsw-export", "ovsw-train", "ovsw-flips", "ovsw-landscape"]
+    "name",
+    ["ovsw-bench", "ovsw-run", "ovsw-info", "ovsw-demo", "ovsw-export", "ovsw-train", "ovsw-flips", "ovsw-landscape"],
 )
 def test_installed_commands(name: str) -> None:
     """Help, version, and exit code 2 for unknown options."""

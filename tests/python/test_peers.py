@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import signal
 import subprocess
 import sys
@@ -11,19 +11,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ovsw.bench import versus
-from ovsw.bench.peers import PEERS, REFERENCE, Peer, Runner, crash, larq, select
-from ovsw.bench.peers.base import SIDES, death, error, fault, float_bytes, images
+from ovsw.bench import peers
+from ovsw.bench.entries import BITS, theirs
+from ovsw.bench.measure import Bar
+from ovsw.bench.peers import PEERS, REFERENCE, Peer, Runner, larq, obstacles, select
+from ovsw.bench.peers.base import SIDES, batches, child, error, fault, float_bytes, images
 
 NET = "cresnet20"
 
 
 @pytest.fixture(scope="module")
 def judge() -> np.ndarray:
-    why = REFERENCE.available()
+    why = REFERENCE.missing()
     if why:
         pytest.skip(why)
-    run = REFERENCE.load(NET, 1)
+    run = REFERENCE.ready(NET)
     return np.concatenate([run(image) for image in images(NET, 4, seed=0)])
 
 
@@ -36,9 +38,9 @@ def test_registry_imports_no_engine() -> None:
 
 def test_registry() -> None:
     assert len({peer.name for peer in PEERS}) == len(PEERS)
-    assert all(peer.precision in versus.WA for peer in PEERS)
+    assert all(peer.precision in BITS for peer in PEERS)
     for peer in PEERS:
-        why = peer.available()
+        why = peer.missing()
         assert why is None or (why and "\n" not in why)
     assert select(None) == PEERS
     assert select("none") == []
@@ -51,16 +53,23 @@ def test_registry() -> None:
         select("ncnn,tensorrt")
 
 
+@functools.cache
+def obstacle(peer: Peer) -> str | None:
+    return obstacles([peer]).get(peer.name)
+
+
 @pytest.mark.filterwarnings("ignore")  # those of the engines
+@pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("peer", [p for p in PEERS if p.comparable], ids=lambda p: p.name)
-def test_agrees(peer: Peer, judge: np.ndarray) -> None:
+def test_agrees(peer: Peer, batch: int, judge: np.ndarray) -> None:
     if peer.engine == "torch-compiled":
         pytest.skip("compiling takes a minute")
-    why = peer.available() or crash(peer)
+    why = peer.missing() or obstacle(peer)
     if why:
         pytest.skip(why)
-    run = peer.load(NET, 1)
-    shown = images(NET, 4, seed=0)
+    run = peer.ready(NET, batch=batch)
+    shown = batches(NET, batch, 4, seed=0)
+    assert [len(images) for images in shown] == [batch] * (4 // batch)
     kept = [image.copy() for image in shown]
     found = np.concatenate([run(image) for image in shown])
     assert fault(found, judge, peer.precision) is None
@@ -83,11 +92,45 @@ def test_fault(judge: np.ndarray) -> None:
     assert error(judge, judge) == 0.0
 
 
-def test_death() -> None:
-    assert death([sys.executable, "-c", "raise SystemExit(3)"]) is None
+def test_child() -> None:
+    assert child([sys.executable, "-c", "print('so'); raise SystemExit(3)"]) == ("so\n", None)
     suicide = f"import os; os.kill(os.getpid(), {int(signal.SIGILL)})"
-    assert death([sys.executable, "-c", suicide]) == "dies of SIGILL"
-    assert "more than" in str(death([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.5))
+    assert child([sys.executable, "-c", suicide]) == ("", "dies of SIGILL")
+    assert "more than" in str(child([sys.executable, "-c", "import time; time.sleep(60)"], timeout=0.5)[1])
+
+
+SITE = """
+import os, signal
+from ovsw.bench import peers
+from ovsw.bench.peers import Peer
+
+class Fake(Peer):
+    def unable(self):
+        return "not on this CPU" if self.precision == "fp16" else None
+
+    def ready(self, network, threads=1, batch=1):
+        print("noise", end="")
+        if self.precision == "int8":
+            os.kill(os.getpid(), signal.SIGILL)
+        if self.precision == "bf16":
+            raise RuntimeError("a fault\\nof two lines")
+        return lambda images: images
+
+peers.PEERS[:] = [Fake("fake", p) for p in ("fp32", "int8", "fp16", "bf16")]
+"""
+
+
+def test_obstacles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that dies takes none of the others with it."""
+    (tmp_path / "fakes.py").write_text(SITE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("ovsw.bench.peers._TRY", "import fakes; " + peers._TRY)
+    found = obstacles([Peer("fake", precision) for precision in ("fp32", "int8", "fp16", "bf16")])
+    assert found == {
+        "fake-int8": "dies of SIGILL",
+        "fake-fp16": "not on this CPU",
+        "fake-bf16": "RuntimeError: a fault of two lines",
+    }
 
 
 class Fake(Peer):
@@ -97,16 +140,18 @@ class Fake(Peer):
         super().__init__(name, "fp32")
         self.off = off
 
-    def load(self, network: str, threads: int) -> Runner:
+    def load(self, files: list[Path], threads: int) -> Runner:
         if self.off is None:
             raise KeyError("a fault\nof two lines")
-        run, off = REFERENCE.load(network, threads), self.off
+        run, off = REFERENCE.load(files, threads), self.off
         return lambda image: run(image) + np.float32(off)
 
 
-def test_broken_and_wrong_peers_cost_a_line(judge: np.ndarray, capsys: pytest.CaptureFixture[str]) -> None:
-    peers: list[Peer] = [Fake("broken", None), Fake("wrong", 100.0), Fake("right", 0.0)]
-    entries, skipped = versus.theirs(NET, peers, 1)
+def test_broken_and_wrong_peers_cost_a_line(
+    judge: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fakes: list[Peer] = [Fake("broken", None), Fake("wrong", 100.0), Fake("right", 0.0)]
+    entries, skipped = theirs(NET, fakes, REFERENCE, 1, 1, tmp_path, images(NET, 1, seed=0)[0], Bar())
     assert [e.engine for e in entries] == ["right"]
     assert [s["peer"] for s in skipped] == ["broken-fp32", "wrong-fp32"]
     lines = capsys.readouterr().err.splitlines()
@@ -146,39 +191,34 @@ def fake_larq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_larq_child(fake_larq: Path) -> None:
     (peer,) = larq.PEERS
-    assert peer.available() is None
-    run = peer.load("resnet18", 1)
+    assert peer.missing() is None
+    run = peer.ready("resnet18")
     assert isinstance(run, larq.Child)
-    for image in images("resnet18", 2, seed=0):
-        np.testing.assert_allclose(run(image), image.mean(axis=(2, 3)), rtol=1e-4, atol=1e-5)
+    for batch in batches("resnet18", 2, 4, seed=0):
+        np.testing.assert_allclose(run(batch), batch.mean(axis=(2, 3)), rtol=1e-4, atol=1e-5)
         assert 0.0 < run.seconds < 10.0
     run.close()
     with pytest.raises(FileNotFoundError, match="OVSW_LARQ_MODEL_RESNET34"):
-        peer.load("resnet34", 1)
+        peer.ready("resnet34")
     fake_larq.write_bytes(b"other")
     with pytest.raises(RuntimeError, match="ValueError: bad model"):
-        peer.load("resnet18", 1)
+        peer.ready("resnet18")
 
 
 def test_larq_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OVSW_LARQ_PYTHON", raising=False)
-    assert "OVSW_LARQ_PYTHON" in str(larq.PEERS[0].available())
+    assert "OVSW_LARQ_PYTHON" in str(larq.PEERS[0].missing())
     monkeypatch.setenv("OVSW_LARQ_PYTHON", "/nowhere/python")
-    assert "no such file" in str(larq.PEERS[0].available())
+    assert "no such file" in str(larq.PEERS[0].missing())
 
 
-def test_float_networks_have_the_size_of_the_paper() -> None:
+def test_float_networks_have_the_input_of_the_paper() -> None:
     onnx = pytest.importorskip("onnx")
-    from onnx import numpy_helper
 
-    # 11.69 and 21.80 million as in torchvision, without the batch norms' 2 per channel, with a bias for each.
-    for network, millions in {"resnet18": 11.69, "resnet34": 21.80, "cresnet20": 0.27}.items():
-        model = onnx.load_from_string(float_bytes(network))
-        arrays = [numpy_helper.to_array(w) for w in model.graph.initializer]
-        count = sum(a.size for a in arrays if a.dtype == np.float32)
-        assert round(count / 1e6, 2) == pytest.approx(millions, abs=0.011)
+    for network, batch in (("resnet18", 1), (NET, 1), (NET, 3)):
+        model = onnx.load_from_string(float_bytes(network, batch))
         (shape,) = ([d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input)
-        assert shape == [1, 3, SIDES[network], SIDES[network]]
+        assert shape == [batch, 3, SIDES[network], SIDES[network]]
 
 
 def test_ncnn_files_of_a_network_with_pads() -> None:
@@ -188,33 +228,3 @@ def test_ncnn_files_of_a_network_with_pads() -> None:
     param, _ = to_ncnn(onnx.load_from_string(float_bytes(NET)))
     pads = [line.split()[6:] for line in param.splitlines() if line.startswith("Padding")]
     assert pads == [["0=0", "1=0", "2=0", "3=0", f"7={n}", f"8={n}"] for n in (8, 16)]
-
-
-@pytest.mark.parametrize("numerics", ["integer", "float"])
-def test_versus(numerics: str, judge: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out.json"
-    args = [NET, "--rounds", "3", "--peers", "onnxruntime-fp32,larq", "--isa", "portable", "--numerics", numerics]
-    assert versus.main([*args, "--json", str(out)]) == 0
-    shown = capsys.readouterr()
-    assert "the judge" in shown.out
-    assert "larq-1-bit" in shown.err
-    made = json.loads(out.read_text())
-    assert {(r["engine"], r["precision"], r["wa"]) for r in made["rows"]} == {
-        ("ovsw portable", "1-bit", "1/1"),
-        ("onnxruntime", "fp32", "32/32"),
-    }
-    for row in made["rows"]:
-        ms = row["latency_ms"]
-        assert row["network"] == NET
-        assert 0.0 < ms["p10"] <= ms["median"] <= ms["p90"]
-        assert len(ms["samples"]) == 3
-    assert made["context"]["numerics"] == numerics
-    assert [s["peer"] for s in made["skipped"]] == ["larq-1-bit"]
-
-
-def test_versus_list_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    assert versus.main(["--list-peers", "--peers", "onnxruntime,larq"]) == 0
-    assert "larq-1-bit" in capsys.readouterr().out
-    for args in (["vgg"], ["--rounds", "0"], ["--threads", "0"], ["--peers", "x"], ["--isa", "x", "--peers", "none"]):
-        assert versus.main(args) == 2
-        assert len(capsys.readouterr().err.splitlines()) == 1

@@ -91,7 +91,9 @@ def test_one_version_string() -> None:
     assert mentions.stdout.split() == ["python/ovsw/_version.py"]
 
 
-@pytest.mark.parametrize("module", ["ovsw", "ovsw.run", "ovsw.info", "ovsw.format", "ovsw.bench.demo"])
+@pytest.mark.parametrize(
+    "module", ["ovsw", "ovsw.run", "ovsw.info", "ovsw.format", "ovsw.bench.demo", "ovsw.bench.cli"]
+)
 def test_import_needs_numpy_and_pillow_only(module: str) -> None:
     """No torch, no onnx: nothing outside the standard library but numpy and PIL is loaded."""
     code = f"""

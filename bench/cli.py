@@ -1,0 +1,359 @@
+"""`ovsw-bench`: the deployment table of the OvSW paper for this machine, our engine beside the others installed."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ovsw import format as bnn
+from ovsw.bench import compare, context, memory
+from ovsw.bench.entries import OURS, Entry, Input, kin, ours, theirs
+from ovsw.bench.measure import Bar, interleave, ratio, spread
+from ovsw.bench.peers import REFERENCE, Peer, obstacles, select
+from ovsw.bench.peers.base import SIDES, float_bytes, one_line
+from ovsw.bench.random_nets import random_resnet
+from ovsw.bench.table import markdown, text
+from ovsw.cli import add_version, command
+from ovsw.summary import table
+
+REPEAT, MIN_TIME = 40, 0.3
+QUICK_REPEAT, QUICK_MIN_TIME = 8, 0.0
+INTERRUPTED = 130
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="ovsw-bench",
+        description="Time the binary networks against the float and int8 ones in the other engines that are installed.",
+        epilog="ovsw-bench compare A.json B.json: what has changed between two runs.",
+    )
+    what = p.add_argument_group("what is timed")
+    what.add_argument(
+        "--arch", metavar="A,B", default="resnet18,resnet34", help=f"of {', '.join(SIDES)} (default: %(default)s)"
+    )
+    what.add_argument("--model", metavar="FILE.bnn", nargs="+", default=[], help="also these files of your own")
+    what.add_argument("--image", metavar="FILE", help="show this image (default: noise)")
+    what.add_argument("--peers", metavar="A,B", help="only these, such as ncnn,openvino-int8, or none (default: all)")
+    what.add_argument("--list-peers", action="store_true", help="show the peers and which can be used here")
+    what.add_argument("--isa", metavar="NAME", help="our kernel table (default: the best for this CPU)")
+    how = p.add_argument_group("how")
+    how.add_argument("--threads", metavar="N", type=int, default=1, help="threads of each (default: %(default)s)")
+    how.add_argument("--batch", metavar="N", type=int, default=1, help="images per call; times are per image")
+    how.add_argument("--repeat", metavar="N", type=int, help=f"rounds at least (default: {REPEAT})")
+    how.add_argument("--min-time", metavar="S", type=float, help=f"seconds for each at least (default: {MIN_TIME})")
+    how.add_argument("--pin", metavar="CPU", type=int, nargs="?", const=-1, help="stay on this CPU (default: the last)")
+    how.add_argument("--quick", action="store_true", help=f"{QUICK_REPEAT} rounds, the table only: no int8, no memory")
+    more = p.add_argument_group("what else is measured")
+    toggle = argparse.BooleanOptionalAction
+    more.add_argument("--memory", action=toggle, default=None, help="peak memory (default: unless --quick)")
+    more.add_argument("--profile", action="store_true", help="each step of the first network beside its ceiling")
+    more.add_argument("--scaling", action="store_true", help="the first network over threads and batch")
+    more.add_argument("--emulate", metavar="CPU", help="instead: counts and model of an ARM CPU, such as cortex-a76")
+    out = p.add_argument_group("results")
+    out.add_argument("--no-paper", action="store_true", help="without the paper's figures")
+    out.add_argument("--json", metavar="FILE.json", help="everything")
+    out.add_argument("--markdown", metavar="FILE.md", nargs="?", const="-", help="tables as Markdown (default: stdout)")
+    out.add_argument("--plot", metavar="FILE.png", help="the table as a picture")
+    out.add_argument("--html", metavar="FILE.html", help="one page with everything")
+    add_version(p)
+    return p
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    return compare.main(argv[1:]) if argv[:1] == ["compare"] else bench(argv)
+
+
+@command("ovsw-bench")
+def bench(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    networks = _checked(args)
+    peers = select(args.peers)
+    if args.list_peers:
+        print(list_peers(peers))
+        return 0
+    if args.emulate:
+        return _emulate(args.emulate, networks, args.json)
+    run = Run(args, networks)
+    run.all(peers)
+    if run.result["rows"]:
+        _write(run.result, args)
+    else:
+        print("ovsw-bench: nothing was measured", file=sys.stderr)
+    return INTERRUPTED if run.result["context"]["interrupted"] else 0
+
+
+class Run:
+    """One run of the command; `result` has at any time what has been measured."""
+
+    def __init__(self, args: argparse.Namespace, networks: list[str]) -> None:
+        # Idle threads of one engine must not spin while another is timed; read when its OpenMP is loaded.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+        os.environ.setdefault("KMP_BLOCKTIME", "0")
+        self.args = args
+        self.networks = networks
+        self.repeat = args.repeat or (QUICK_REPEAT if args.quick else REPEAT)
+        self.min_time = args.min_time if args.min_time is not None else QUICK_MIN_TIME if args.quick else MIN_TIME
+        self.progress = Bar()
+        self.machine = context.Machine()
+        self.judge: Peer | None = None
+        self.result: dict[str, Any] = {"context": {}, "networks": {}, "rows": [], "skipped": []}
+
+    def all(self, peers: list[Peer]) -> None:
+        """Measures everything that was asked for, or until Ctrl-C."""
+        about = self.machine.about()
+        pinned = _pin(self.args.pin, self.args.threads) if self.args.pin is not None else []
+        start = self.machine.state()
+        asked = {"threads": self.args.threads, "batch": self.args.batch, "pinned": pinned}
+        asked.update(repeat=self.repeat, min_time=self.min_time)
+        self.result["context"] = {"date": context.now(), **about, **context.versions(), **asked, "isa": None}
+        self.result["context"].update(start=start, end=None, warnings=context.warnings(about, start), interrupted=False)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                self._measure(peers, Path(folder))
+        except KeyboardInterrupt:
+            self.result["context"]["interrupted"] = True
+        finally:
+            self.progress.close()
+        end = self.machine.state()
+        self.result["context"].update(end=end, warnings=context.warnings(about, start, end))
+
+    def _measure(self, peers: list[Peer], folder: Path) -> None:
+        groups = self._groups(folder)
+        usable = self._usable(peers)
+        for network, group in groups.items():
+            with tempfile.TemporaryDirectory() as made:
+                self._network(network, group, usable if network in SIDES else [], Path(made))
+        (name, ((entry, given), *_)) = next(iter(groups.items()))
+        data, image, rounds = entry.files[0].read_bytes(), given.pixels[0], self.repeat
+        isa, threads = self.args.isa, self.args.threads
+        if self.args.profile:
+            from ovsw.bench.profile import profile
+
+            self._extra("profile", lambda: profile(data, isa, threads, image, rounds))
+        if self.args.scaling:
+            from ovsw.bench.scaling import scaling
+
+            self._extra("scaling", lambda: scaling(data, isa, image, rounds, name))
+
+    def _extra(self, part: str, measure: Callable[[], dict[str, Any]]) -> None:
+        """What has been measured before must not be lost by an error here."""
+        self.progress(part, 0.0)
+        try:
+            self.result[part] = measure()
+        except Exception as e:
+            self.progress.say(f"--{part}: {one_line(e)}")
+
+    def _groups(self, folder: Path) -> dict[str, list[tuple[Entry, Input]]]:
+        """For each network our entries, which are timed in the same rounds; a user's file is one of its own kin's."""
+        groups: dict[str, list[tuple[Entry, Input]]] = {}
+        for network in self.networks:
+            path = folder / f"{network}.bnn"
+            bnn.write(random_resnet(network, numerics="integer"), path)
+            groups[network] = [self._ours(network, path, None)]
+        for name in self.args.model:
+            like = kin(Path(name))
+            like = like if like in self.networks else None
+            groups.setdefault(like or name, []).append(self._ours(name, Path(name), like))
+        return groups
+
+    def _ours(self, name: str, path: Path, like: str | None) -> tuple[Entry, Input]:
+        args = self.args
+        return ours(name, path, args.threads, args.isa, args.image, args.batch, like)
+
+    def _usable(self, peers: list[Peer]) -> list[Peer]:
+        """Those that work here; a line about the others."""
+        why: dict[str, str] = {p.name: m for p in peers if (m := p.missing()) is not None}
+        if why:
+            self.progress.say(f"not installed: {', '.join(why)}")
+        if self.args.quick and self.args.peers is None:
+            long = [p.name for p in peers if (p.slow or p.precision == "int8") and p.name not in why]
+            why.update(dict.fromkeys(long, "left out by --quick"))
+        self.progress("trying the engines", 0.0)
+        tried = [p for p in peers if p.name not in why]
+        judge = [REFERENCE] * any(p.comparable for p in tried) if REFERENCE.missing() is None else []
+        found = obstacles(list(dict.fromkeys([*tried, *judge])))
+        self.judge = next((p for p in judge if p.name not in found), None)
+        why.update({p.name: found[p.name] for p in tried if p.name in found})
+        for p in tried:
+            if p.name in why:
+                self.progress.say(f"{p.name}: {why[p.name]}")
+        self.result["skipped"] += [
+            {"peer": p.name, "network": None, "why": why[p.name]} for p in peers if p.name in why
+        ]
+        return [p for p in peers if p.name not in why]
+
+    def _network(self, network: str, group: list[tuple[Entry, Input]], peers: list[Peer], folder: Path) -> None:
+        args = self.args
+        entries, shown = [entry for entry, _ in group], group[0][1].normalised
+        self.result["context"]["isa"] = entries[0].isa
+        parameters = _parameters(network) if network in SIDES else None
+        self.result["networks"][network] = {"parameters": parameters, "own": network not in SIDES}
+        if peers:
+            how = (args.threads, args.batch, folder, shown)
+            found, skipped = theirs(network, peers, self.judge, *how, self.progress)
+            entries += found
+            self.result["skipped"] += skipped
+        self._time(network, entries, parameters)
+
+    def _time(self, network: str, entries: list[Entry], parameters: int | None) -> None:
+        times: dict[str, list[float]] = {}
+        calls = {e.name: e.call for e in entries}
+        rows: list[dict[str, Any]] = []
+
+        def show(fraction: float) -> None:
+            self.progress(f"{network}: timing {len(calls)} engines", fraction)
+
+        try:
+            broken = interleave(calls, times, self.repeat, self.min_time, show)
+            for entry in entries:
+                if entry.name in broken:
+                    why = one_line(broken[entry.name])
+                    skipped = {"peer": f"{entry.engine}-{entry.precision}", "network": network, "why": why}
+                    self.result["skipped"].append(skipped)
+                    self.progress.say(f"{skipped['peer']}, {network}: {why}")
+        finally:
+            timed = [e for e in entries if times.get(e.name)]
+            ms = {e.name: [1e3 * t / e.batch for t in times[e.name]] for e in timed}
+            base = next((ms[e.name] for e in timed if e.engine == OURS), None)
+            for e in timed:
+                row = e.row(parameters)
+                row["latency_ms"] = {**spread(ms[e.name]), "samples": [round(t, 5) for t in ms[e.name]]}
+                row["ratio"] = None if base is None else ratio(ms[e.name], base)
+                rows.append(row)
+            self.result["rows"] += rows
+        if self.args.memory is True or (self.args.memory is None and not self.args.quick):
+            self._memory(network, timed, rows)
+
+    def _memory(self, network: str, entries: list[Entry], rows: list[dict[str, Any]]) -> None:
+        if "memory" not in self.result:
+            self.result["memory"] = {"baseline_mb": memory.baseline_mb()}
+        for i, (entry, row) in enumerate(zip(entries, rows)):
+            self.progress(f"{network}: memory of {entry.engine} {entry.precision}", i / len(rows))
+            row["memory_mb"] = memory.peak_mb(entry)
+
+
+def list_peers(peers: list[Peer]) -> str:
+    """What `--list-peers` prints."""
+    missing = {p.name: p.missing() for p in peers}
+    why = obstacles([p for p in peers if missing[p.name] is None])
+    rows = []
+    for p in peers:
+        obstacle = missing[p.name] or why.get(p.name)
+        rows.append((p.name, p.precision, (p.version() or "-") if not missing[p.name] else "-", obstacle or "yes"))
+    return table(("peer", "precision", "version", "usable"), rows)
+
+
+def _checked(args: argparse.Namespace) -> list[str]:
+    """The networks. Raises ValueError now for whatever would go wrong after all the measuring."""
+    networks = list(dict.fromkeys(filter(None, args.arch.split(","))))
+    unknown = [n for n in networks if n not in SIDES]
+    if unknown:
+        raise ValueError(f"--arch: unknown network '{unknown[0]}', known are {', '.join(SIDES)}")
+    if not networks and not args.model:
+        raise ValueError("--arch names no network and there is no --model")
+    for option in ("threads", "batch", "repeat"):
+        value = getattr(args, option)
+        if value is not None and value < 1:
+            raise ValueError(f"--{option} is {value}, expected at least 1")
+    if args.min_time is not None and not 0.0 <= args.min_time <= 3600.0:
+        raise ValueError(f"--min-time is {args.min_time:g}, expected 0 to 3600 seconds")
+    for option, ending in (("json", ".json"), ("markdown", ".md"), ("plot", ".png"), ("html", ".html")):
+        name = getattr(args, option)
+        if name is None or (option == "markdown" and name == "-"):
+            continue
+        path = Path(name)
+        if path.suffix != ending:
+            raise ValueError(f"--{option}: {name} does not end in {ending}")
+        if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
+            raise ValueError(f"--{option}: cannot write {name}: its folder does not exist or is not yours")
+    if (args.plot or args.html) and importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--plot and --html need matplotlib: pip install 'ovsw[bench]'")
+    if len(set(args.model)) < len(args.model) or set(args.model) & set(networks):
+        raise ValueError("--model: a file is named twice, or like a network of --arch")
+    return networks
+
+
+def _pin(cpu: int, threads: int) -> list[int]:
+    """Keeps this process and its children on as many CPUs as there are threads; empty if the system cannot."""
+    if not hasattr(os, "sched_setaffinity"):
+        print("--pin: this system cannot, going on without", file=sys.stderr)
+        return []
+    allowed = sorted(os.sched_getaffinity(0))
+    chosen = allowed[-threads:] if cpu < 0 else [c for c in allowed if c >= cpu][:threads]
+    if cpu >= 0 and chosen[:1] != [cpu]:
+        raise ValueError(f"--pin: CPU {cpu} is not one of {', '.join(map(str, allowed))}")
+    os.sched_setaffinity(0, chosen)
+    return chosen
+
+
+def _parameters(network: str) -> int | None:
+    if importlib.util.find_spec("onnx") is None:
+        return None
+    import onnx
+
+    from ovsw.bench.float_nets import parameters
+
+    return parameters(onnx.load_from_string(float_bytes(network)))
+
+
+def _emulate(cpu: str, networks: list[str], out: str | None) -> int:
+    from ovsw.bench import emulate
+
+    found = emulate.emulate(cpu, networks)
+    print(emulate.show(found))
+    if out:
+        bnn.replace_file(out, _json({"emulated": found}))
+    return 0
+
+
+def _write(result: dict[str, Any], args: argparse.Namespace) -> None:
+    """Tables to stdout, everything to the files that were asked for."""
+    paper = not args.no_paper
+    head = context.head(result["context"])
+    if args.markdown == "-":
+        print(f"{_quoted(head)}\n\n{markdown(result, paper)}")
+    else:
+        print(f"{head}\n\n{text(result, paper)}")
+    shown: list[tuple[str, Callable[[dict[str, Any]], str]]] = []
+    if "profile" in result:
+        from ovsw.bench import profile
+
+        shown.append(("profile", profile.show))
+    if "scaling" in result:
+        from ovsw.bench import scaling
+
+        shown.append(("scaling", scaling.show))
+    for part, show in shown:
+        print(f"\n{show(result[part])}")
+    if args.json:
+        bnn.replace_file(args.json, _json(result))
+    if args.markdown not in (None, "-"):
+        bnn.replace_file(args.markdown, f"{_quoted(head)}\n\n{markdown(result, paper)}\n".encode())
+    if args.plot:
+        from ovsw.bench.plot import table_plot
+
+        table_plot(result, args.plot)
+    if args.html:
+        from ovsw.bench.report import html
+
+        bnn.replace_file(args.html, html(result).encode())
+
+
+def _quoted(lines: str) -> str:
+    return f"```\n{lines}\n```"
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+if __name__ == "__main__":
+    sys.exit(main(None))

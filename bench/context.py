@@ -1,0 +1,202 @@
+"""What figures depend on: the machine, its clock, governor, load and temperature, and the versions of everything.
+
+Linux has files for it, a Raspberry Pi `vcgencmd`, macOS `sysctl` and `pmset`. What a machine does not tell is None.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ovsw
+from ovsw import _core
+from ovsw.info import cpu_name
+
+Ask = Callable[[list[str]], str]
+
+_PI_NOW = {0: "under-voltage", 1: "its clock is capped", 2: "it is throttled", 3: "it is at its soft temperature limit"}
+_SINCE_BOOT = 16  # the same bits of vcgencmd get_throttled, shifted by this
+_NEAR = 5.0  # degrees below a trip point
+
+
+def ask(command: list[str]) -> str:
+    """What a command prints; "" where it is missing or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+class Machine:
+    """Reads what the machine says of itself; `root`, `ask` and `system` are other ones in tests."""
+
+    def __init__(self, root: Path = Path("/"), ask: Ask = ask, system: str = platform.system()) -> None:
+        self.root = root
+        self.ask = ask
+        self.mac = system == "Darwin"
+        self.cpu0 = root / "sys/devices/system/cpu/cpu0/cpufreq"
+
+    def about(self) -> dict[str, Any]:
+        """What does not change during a run."""
+        return {
+            "cpu": self.cpu(),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "system": platform.platform(),
+            "clock_max_mhz": _mega(self._number(self.cpu0 / "cpuinfo_max_freq"), 1e3),
+            "governor": self._text(self.cpu0 / "scaling_governor"),
+        }
+
+    def state(self) -> dict[str, Any]:
+        """What does."""
+        temperature, trip = self.temperature()
+        return {
+            "clock_mhz": self.clock(),
+            "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+            "temperature_c": temperature,
+            "trip_c": trip,
+            "throttled": self.throttled(),
+            "throttle_count": self.throttle_count(),
+        }
+
+    def cpu(self) -> str:
+        named = self.ask(["sysctl", "-n", "machdep.cpu.brand_string"]) if self.mac else ""
+        return named or cpu_name(str(self.root / "proc/cpuinfo"))
+
+    def clock(self) -> int | None:
+        if self.mac:
+            return _mega(_float(self.ask(["sysctl", "-n", "hw.cpufrequency"])), 1e6)
+        current = _mega(self._number(self.cpu0 / "scaling_cur_freq"), 1e3)
+        listed = re.search(r"^cpu MHz\s*:\s*([0-9.]+)", self._text(self.root / "proc/cpuinfo") or "", re.MULTILINE)
+        return current or (round(float(listed[1])) if listed else None)
+
+    def temperature(self) -> tuple[float | None, float | None]:
+        """Of the hottest zone in degrees, that of the CPU if one is named so, and where it starts to throttle."""
+        zones = []
+        for zone in sorted((self.root / "sys/class/thermal").glob("thermal_zone*")):
+            value = self._number(zone / "temp")
+            if value is None:
+                continue
+            trips = []
+            for kind in zone.glob("trip_point_*_type"):
+                point = self._number(zone / kind.name.replace("_type", "_temp"))
+                if self._text(kind) in ("passive", "hot", "critical") and point is not None and point > 0:
+                    trips.append(point / 1e3)
+            named = re.search("cpu|pkg|soc|core", self._text(zone / "type") or "", re.IGNORECASE) is not None
+            zones.append((named, value / 1e3, min(trips, default=None)))
+        if zones:
+            _, hottest, trip = max(zones, key=lambda zone: zone[:2])
+            return hottest, trip
+        measured = re.search(r"temp=([0-9.]+)", self._vcgencmd("measure_temp"))
+        return (float(measured[1]) if measured else None), None
+
+    def throttled(self) -> list[str]:
+        """What holds the CPU back now or has done so since boot, as a Raspberry Pi or a Mac says it."""
+        bits = re.search(r"throttled=(0x[0-9a-fA-F]+)", self._vcgencmd("get_throttled"))
+        word = int(bits[1], 16) if bits else 0
+        found = [text for bit, text in _PI_NOW.items() if word >> bit & 1]
+        past = [text for bit, text in _PI_NOW.items() if word >> (bit + _SINCE_BOOT) & 1 and not word >> bit & 1]
+        found += [f"{text} (since boot, not now)" for text in past]
+        limit = re.search(r"CPU_Speed_Limit\s*=\s*([0-9]+)", self.ask(["pmset", "-g", "therm"]) if self.mac else "")
+        if limit and int(limit[1]) < 100:
+            found.append(f"its speed is limited to {limit[1]} %")
+        return found
+
+    def throttle_count(self) -> int | None:
+        """How often x86 cores have been throttled since boot."""
+        files = (self.root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count")
+        counts = [n for n in map(self._number, files) if n is not None]
+        return int(sum(counts)) if counts else None
+
+    def _vcgencmd(self, what: str) -> str:
+        return "" if self.mac else self.ask(["vcgencmd", what])
+
+    def _text(self, path: Path) -> str | None:
+        try:
+            return path.read_text(encoding="utf-8").strip() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def _number(self, path: Path) -> float | None:
+        return _float(self._text(path) or "")
+
+
+def warnings(about: dict[str, Any], start: dict[str, Any], end: dict[str, Any] | None = None) -> list[str]:
+    """What makes figures doubtful, a line each."""
+    found = []
+    if about["governor"] == "powersave":
+        found.append("the governor is powersave, which may hold the clock down: cpupower frequency-set -g performance")
+    if start["load"] is not None and start["load"] > 0.5 * (about["cores"] or 1):
+        found.append(f"the load was {start['load']} at the start: something else is running")
+    states = [start] if end is None else [start, end]
+    found += dict.fromkeys(f"the CPU is held back: {text}" for state in states for text in state["throttled"])
+    hottest = max(states, key=lambda state: state["temperature_c"] or 0.0)
+    if hottest["trip_c"] is not None and hottest["temperature_c"] > hottest["trip_c"] - _NEAR:
+        found.append(f"{hottest['temperature_c']:.0f} degrees, it throttles at {hottest['trip_c']:.0f}")
+    if end is not None and (end["throttle_count"] or 0) > (start["throttle_count"] or 0):
+        found.append("the CPU was throttled during the run")
+    return found
+
+
+def versions() -> dict[str, Any]:
+    """Of what is always there; engines have theirs in the rows."""
+    return {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "ovsw": ovsw.__version__,
+        "commit": commit(Path(ovsw.__file__).parent),
+        "tables": [name for name, supported in _core.tables() if supported],
+    }
+
+
+def commit(folder: Path) -> str | None:
+    """Of the checkout that this folder belongs to; None if it is not one, or only lies in one."""
+    git = ["git", "-C", str(folder)]
+    if not ask([*git, "ls-files", "--error-unmatch", "__init__.py"]):
+        return None
+    return ask([*git, "describe", "--always", "--dirty", "--exclude=*"]) or None
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def head(context: dict[str, Any]) -> str:
+    """The lines above the tables."""
+    c, start = context, context["start"]
+    machine = [f"{c['cpu']}, {c['cores']} cores"]
+    clock = start["clock_mhz"], c["clock_max_mhz"]
+    machine += [f"{clock[0]} MHz" + (f" of {clock[1]}" if clock[1] else "")] if clock[0] else []
+    machine += [f"governor {c['governor']}"] if c["governor"] else []
+    machine += [f"{start['temperature_c']:.0f} degrees"] if start["temperature_c"] is not None else []
+    machine += [f"load {start['load']}"] if start["load"] is not None else []
+    made = f"ovsw {c['ovsw']}" + (f" ({c['commit']})" if c["commit"] else "")
+    per_image = "" if c["batch"] == 1 else ", times are per image"
+    pinned = f", pinned to CPU {' '.join(map(str, c['pinned']))}" if c["pinned"] else ""
+    rounds = f"at least {c['repeat']} interleaved rounds and {c['min_time']:g} s each"
+    lines = [
+        ", ".join(machine),
+        f"{c['threads']} thread(s){pinned}, batch {c['batch']}{per_image}, {rounds}; kernels {c['isa']}",
+        f"{made}, python {c['python']}, numpy {c['numpy']}, {c['system']}, {c['date']}",
+    ]
+    doubts = [*c["warnings"], *["interrupted: this is what had been measured by then"] * c["interrupted"]]
+    return "\n".join([*lines, *(f"warning: {line}" for line in doubts)])
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _mega(value: float | None, unit: float) -> int | None:
+    return None if value is None else round(value / unit)

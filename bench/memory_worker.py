@@ -1,0 +1,57 @@
+"""The child process of `ovsw.bench.memory`: loads what its argument says, runs it, and prints its peak memory in bytes.
+
+A script and not a module of the package, since that alone would load more than numpy.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+RUNS = 3
+
+
+def main() -> None:
+    del sys.path[0]  # this folder, whose modules are named like others
+    import numpy as np
+
+    what = json.loads(sys.argv[1])
+    process: int | str = "self"
+    if what:
+        paths = [Path(path) for path in what["files"]]
+        run: Any
+        if what["engine"] == "ovsw":
+            from ovsw import Engine
+
+            run = Engine(paths[0], what["threads"], what["isa"]).run
+            images = np.zeros(what["shape"], np.uint8)
+        else:
+            from ovsw.bench.peers import by_name
+
+            run = by_name(f"{what['engine']}-{what['precision']}").load(paths, what["threads"])
+            images = np.zeros(what["shape"], np.float32)
+            if hasattr(run, "process"):  # of an engine in another python
+                process = run.process.pid
+        for _ in range(RUNS):
+            run(images)
+    print(peak(process))
+
+
+def peak(process: int | str) -> int:
+    """In bytes. Linux's getrusage would not do: it counts what the parent had in memory when it started us."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    found = re.search(r"^VmHWM:\s*([0-9]+) kB$", status, re.MULTILINE)
+    return 1024 * int(found[1]) if found else 0
+
+
+if __name__ == "__main__":
+    main()
