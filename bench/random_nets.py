@@ -6,6 +6,7 @@ trained networks (a test compares the two) and are as large and take as long; on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,6 @@ def random_resnet(
         output = _cifar(b, image, CIFAR_BLOCKS[name], num_classes)
     else:
         output = _imagenet(b, image, BLOCKS[name], num_classes)
-    ops = fold(ir.Graph(ir.reachable(output)))
     mean, std = _CIFAR if cifar else _IMAGENET
     metadata: dict[str, Any] = {
         "producer": f"ovsw {__version__}",
@@ -125,11 +125,38 @@ def random_resnet(
         "preprocess": {"resize": size if cifar else round(size * 256 / 224), "crop": size},
         "labels": [],
     }
-    if numerics == "integer":
-        if num_classes == 1000:
-            metadata["labels"] = "imagenet"
-        made, _ = quantize(ops, mean, std, weights, stem)
-        return pack_integer(made, shape, mean, std, metadata)
     if num_classes == 1000:
-        metadata["labels"] = load_labels("imagenet", 1000)
-    return pack(ops, shape, mean, std, metadata)
+        metadata["labels"] = "imagenet" if numerics == "integer" else load_labels("imagenet", 1000)
+    return _packed(output, shape, mean, std, metadata, numerics, weights, stem)
+
+
+def ideal_layers(numerics: str, weights: str = "int16", stem: str | None = None) -> bnn.Model:
+    """A network whose convolutions suit the kernels: many channels each way, all of it in the cache of a core.
+
+    It has every kind of convolution that a network of these numerics and weights can have.
+    """
+    b, shape = _Builder(0), (64, 28, 28)
+    image = ir.Input("x", [], shape)
+    x = _hardtanh(b.conv("pixels", image, 256, 3, 1))
+    x = b.bconv("binary.256", x, x, 256, 1)
+    x = b.bconv("binary.512", x, b.conv("stream", x, 512, 1, 1), 512, 1)
+    output = b.head("fc", x, 10)
+    return _packed(output, shape, (0.5,) * shape[0], (0.25,) * shape[0], {"labels": []}, numerics, weights, stem)
+
+
+def _packed(
+    output: ir.Node,
+    shape: ir.Shape,
+    mean: Sequence[float],
+    std: Sequence[float],
+    metadata: dict[str, Any],
+    numerics: str,
+    weights: str,
+    stem: str | None,
+) -> bnn.Model:
+    """The model that the exporter would make of these nodes."""
+    ops = fold(ir.Graph(ir.reachable(output)))
+    if numerics == "float":
+        return pack(ops, shape, mean, std, metadata)
+    made, _ = quantize(ops, mean, std, weights, stem)
+    return pack_integer(made, shape, mean, std, metadata)

@@ -120,6 +120,19 @@ double time_popcount(int pixels, int channels, int words) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// Seconds that `repeat` copies take, each of which reads and writes `size` bytes together.
+double time_copy(std::size_t size, int repeat) {
+  check(size >= 2 && repeat > 0, "size must be at least 2 and repeat positive");
+  std::vector<char> from(size / 2, 1), to(size / 2);
+  const py::gil_scoped_release release;
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < repeat; ++i) {
+    std::memcpy(to.data(), from.data(), to.size());
+    asm volatile("" : : "r"(to.data()) : "memory");  // somebody might read it: no copy is left out
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 py::list tables() {
   int count = 0;
   const KernelTable* const* all = kernel_tables(&count);
@@ -137,6 +150,7 @@ PYBIND11_MODULE(_core, m) {
   m.attr("__version__") = OVSW_VERSION;
   m.def("tables", &tables, "The kernel tables in this build, best first: (name, supported by this CPU).");
   m.def("time_popcount", &time_popcount, py::arg("pixels"), py::arg("channels"), py::arg("words"));
+  m.def("time_copy", &time_copy, py::arg("size"), py::arg("repeat"));
   py::class_<Engine>(m, "Engine")
       .def(py::init(&load), py::arg("file"), py::arg("threads"), py::arg("isa"))
       .def("run", &run<Pixels>, py::arg("images").noconvert())

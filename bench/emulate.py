@@ -1,0 +1,75 @@
+"""`ovsw-bench --emulate CPU`: what one inference costs on an ARM CPU, without one: counted, and modelled from counts.
+
+The rig of tools/arm64 counts the instructions of ovsw and of ncnn under qemu-aarch64. Milliseconds are a model made of
+these counts and are shown by themselves, never in one table with measured ones.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from ovsw.summary import table
+
+ROOT = Path(__file__).absolute().parents[1]  # of a checkout
+CPUS = ("cortex-a53", "cortex-a72", "cortex-a76")
+SETUP = "make count-arm64"
+
+
+def emulate(cpu: str, networks: list[str]) -> dict[str, Any]:
+    """Counts these networks (names or .bnn files) on `cpu`, and on a CPU of the other generation for its machines.
+
+    Raises ValueError where the rig is not set up, RuntimeError if it fails.
+    """
+    if cpu not in CPUS:
+        raise ValueError(f"--emulate: unknown CPU '{cpu}', known are {', '.join(CPUS)}")
+    count, rig = ROOT / "tools" / "arm64" / "count.py", ROOT / "build" / "arm64"
+    if not count.is_file():
+        raise ValueError(f"--emulate works in a checkout of ovsw only, where `{SETUP}` has set up the arm64 rig")
+    if not all((rig / part).exists() for part in ("python", "marks.so", "icount.so", "site-peers")):
+        raise ValueError(f"--emulate: the arm64 rig is not set up; `{SETUP}` does that")
+    other = "cortex-a72" if cpu == "cortex-a76" else "cortex-a76"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "counts.json"
+        command = [sys.executable, str(count), f"--cpu={cpu},{other}", f"--network={','.join(networks)}"]
+        done = subprocess.run([*command, f"--json={file}"], stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise RuntimeError(f"--emulate: {count.name} failed with exit code {done.returncode}")
+        rows = json.loads(file.read_text())
+    keys = ("network", "engine", "precision", "cpu", "instructions", "classes")
+    made = [{**{key: row[key] for key in keys}, "model_ms": row["model ms"]} for row in rows]
+    return {"emulated": cpu, "rows": made}
+
+
+def show(emulated: dict[str, Any]) -> str:
+    """Counts, then what the model makes of them."""
+    rows = emulated["rows"]
+    groups = list(dict.fromkeys(name for row in rows for name in row["classes"]))
+    machines = list(dict.fromkeys(name for row in rows for name in row["model_ms"]))
+    counted = []
+    modelled: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)  # every machine runs one CPU's code
+    for row in rows:
+        numbers = (row["instructions"], *(row["classes"][name] for name in groups))
+        about = (row["network"], f"{row['engine']} {row['precision']}", row["cpu"])
+        counted.append(about + tuple(f"{n / 1e6:.1f}" for n in numbers))
+        modelled[row["network"], f"{row['engine'].split()[0]} {row['precision']}"].update(row["model_ms"])
+    cells = [(*about, *(f"{ms[m]:.1f}" if m in ms else "-" for m in machines)) for about, ms in modelled.items()]
+    return "\n".join(
+        [
+            "Instructions of one inference, in millions, one thread, counted under qemu-aarch64:",
+            "",
+            table(("network", "engine", "CPU", "all", *groups), counted, right=range(3, 4 + len(groups))),
+            "",
+            "MODEL, not measured: milliseconds made of these counts and of what each core does in a cycle, without any",
+            "wait for memory or for an earlier result, so they are lower bounds:",
+            "",
+            table(
+                ("network", "engine", *(f"{m}, model ms" for m in machines)), cells, right=range(2, 2 + len(machines))
+            ),
+        ]
+    )
