@@ -25,6 +25,7 @@ run: $(VENV)/.run
 	@$(BIN)/ovsw-demo
 
 test: $(VENV)/.dev lint
+	@tools/browser/setup
 	@$(BIN)/python -m pytest
 
 test-arm64: $(VENV)/.dev

@@ -1,20 +1,86 @@
-"""Profile, scaling and the emulated figures of `ovsw-bench`."""
+"""Profile, scaling, pictures, the page and the emulated figures of `ovsw-bench`; the page in a real browser."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
+from PIL import Image
 
 from ovsw import format as bnn
-from ovsw.bench import emulate, profile, scaling
+from ovsw.bench import emulate, plot, profile, report, scaling, table
 from ovsw.bench.random_nets import random_resnet
 
+import browser
+
+HOSTILE = """<script>alert("1")</script>&amp;'"><img src=http://x.invalid/y> $\\frac$ 網"""
 PIXELS = np.zeros((32, 32, 3), np.uint8)
+
+
+def spread(median: float) -> dict[str, float]:
+    return {"median": median, "p10": 0.9 * median, "p90": 1.25 * median}
+
+
+def row(network: str, engine: str, precision: str, bits: int, ms: float, **more: Any) -> dict[str, Any]:
+    latency = {**spread(ms), "samples": [0.9 * ms, ms, 1.25 * ms]}
+    made = {"network": network, "wa": f"{bits}/{bits}", "engine": engine, "precision": precision, "version": "1.0"}
+    made.update(isa="some_isa", threads=1, batch=1, size_mb=2.8, file_mb=2.9, check="within 1e-06", memory_mb=77.0)
+    return {**made, "latency_ms": latency, "ratio": spread(ms / 4.0), **more}
+
+
+def result() -> dict[str, Any]:
+    """As `--json` has it: two networks, one of them without a 16-bit engine, and hostile names all over."""
+    rows = [
+        row("resnet18", "slow", "fp32", 32, 40.0),
+        row("resnet18", "quick", "fp32", 32, 20.0, size_mb=46.76),
+        row("resnet18", HOSTILE, "fp16", 16, 15.0),
+        row("resnet18", "quick", "int8", 8, 9.0),
+        row("resnet18", "larq", "1-bit", 1, 2.0),
+        row("resnet18", "ovsw", "1-bit", 1, 4.0),
+        row(HOSTILE, "ovsw", "1-bit", 1, 5.0, like="resnet18"),
+        row("resnet34", "quick", "fp32", 32, 50.0),
+        row("resnet34", "ovsw", "1-bit", 1, 8.0),
+    ]
+    points = [
+        {"threads": t, "batch": b, "images_per_s": 100.0 * t, "ms_per_image": spread(10 / t), "speedup": spread(t)}
+        for t in (1, 2, 3)
+        for b in (1, 4, 16)
+    ]
+    parts = {"isa": "some_isa", "rounds": 7, "network": HOSTILE}
+    context = {"cpu": f"Some CPU {HOSTILE}", "threads": 1, "batch": 1, "date": "2026-11-16", "repeat": 3}
+    return {
+        "context": {**context, "start": {"load": 0.25, "clock_mhz": None}, "warnings": [f"hot {HOSTILE}"]},
+        "networks": {
+            "resnet18": {"parameters": 11689512, "own": False},
+            "resnet34": {"parameters": 21797672, "own": False},
+        },
+        "rows": rows,
+        "skipped": [{"peer": "torch-bf16", "network": None, "why": f"broken: {HOSTILE}"}],
+        "memory": {"baseline_mb": 31.0},
+        "profile": {HOSTILE: made_profile()},
+        "scaling": {HOSTILE: {**parts, "cores": 3, "points": points}},
+    }
+
+
+def made_profile() -> dict[str, Any]:
+    """Points of a roofline that lie on top of each other, and a step without multiply-adds."""
+    steps = []
+    for i in range(12):
+        step = {"name": f"{HOSTILE}{i}", "op": "bconv", "input": (64, 8 + i, 8), "output": (64, 8, 8), "window": "3x3"}
+        step.update(kernel="bits x bits", ms=0.5, p10=0.4, p90=0.75, share=0.08, macs=1e8, gmacs=200.0, bytes=400_000)
+        steps.append({**step, "ceiling_share": 0.5})
+    steps.append({**steps[0], "name": "pool", "op": "maxpool", "kernel": "-", "macs": 0.0, "gmacs": 0.0})
+    copy = [{"bytes": 1 << 17, "gb_per_s": 80.0}, {"bytes": 1 << 26, "gb_per_s": 12.0}]
+    ceilings = {"gmacs": {"bconv bits x bits": 400.0}, "copy": copy}
+    return {"isa": "some_isa", "threads": 1, "rounds": 7, "total_ms": 6.5, "steps": steps, "ceilings": ceilings}
 
 
 # Profile and scaling, on a real network.
@@ -86,6 +152,154 @@ def test_scaling_has_every_combination(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
 def test_thread_counts(cores: int, counts: list[int]) -> None:
     assert scaling.thread_counts(cores) == counts
+
+
+# Pictures.
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Those that are drawn."""
+    drawn: list[Any] = []
+    save = plot._save
+
+    def note(figure: Any, path: plot.Target) -> None:
+        drawn.append(figure)
+        save(figure, path)
+
+    monkeypatch.setattr(plot, "_save", note)
+    return drawn
+
+
+def size(file: io.BytesIO) -> tuple[int, int]:
+    with Image.open(file) as image:
+        image.load()
+        return image.size
+
+
+def test_table_plot_shows_the_fastest_ours_and_the_paper(figures: list[Any]) -> None:
+    file = io.BytesIO()
+    plot.table_plot(result(), file)
+    assert min(size(file)) > 500
+    first, second = figures[0].axes
+    assert [bar.get_width() for bar in first.patches] == [20.0, 15.0, 9.0, 4.0, 5.0]
+    assert [bar.get_width() for bar in second.patches] == [50.0, 8.0]
+    values = " ".join(text.get_text() for text in first.texts)
+    assert values == "20.00 27.67 15.00 16.65 9.00 4.00 7.97 5.00"
+    diamonds = [line.get_xydata() for line in first.lines if line.get_marker() == "D"]
+    assert [float(at[0, 0]) for at in diamonds if len(at)] == [27.67, 16.65, 7.97]
+    labels = [label.get_text() for label in second.get_yticklabels()]
+    assert labels == ["32/32\nquick fp32", "16/16\nno engine here", "1/1\novsw some_isa"]
+    assert [text.get_text() for text in figures[0].legends[0].get_texts()] == ["paper, M1 Pro"]
+    plot.table_plot(result(), io.BytesIO(), paper=False)
+    assert not figures[1].legends
+    assert [len(axis.patches) for axis in figures[1].axes] == [5, 2]
+    with pytest.raises(ValueError, match="no row"):
+        plot.table_plot({**result(), "rows": []}, io.BytesIO())
+
+
+def test_roofline_is_legible(figures: list[Any]) -> None:
+    """Twelve layers in one place: all numbers stand apart from each other, inside the axes."""
+    file = io.BytesIO()
+    plot.roofline(made_profile(), file)
+    assert min(size(file)) > 500
+    (axis,) = figures[0].axes
+    numbers = [text for text in axis.texts if text.get_text().isdigit()]
+    boxes = {text.get_text(): Text.get_window_extent(text) for text in numbers}  # without their lines
+    assert sorted(boxes, key=int) == [str(n) for n in range(1, 13)]
+    inside = axis.get_window_extent()
+    for name, box in boxes.items():
+        assert inside.x0 < box.x0 < box.x1 < inside.x1
+        assert inside.y0 < box.y0 < box.y1 < inside.y1
+        assert not [other for other in boxes if other != name and box.overlaps(boxes[other])]
+    drawn = {line.get_label(): line.get_xydata() for line in axis.lines}
+    (x, y), (x2, y2) = drawn["copy of 0.1 MB: 80 GB/s"]
+    assert (y / x, y2 / x2) == pytest.approx((80, 80))
+    assert set(drawn["bconv bits x bits: 400 GMAC/s"][:, 1]) == {400.0}
+    assert axis.collections[0].get_offsets().tolist() == [pytest.approx([250.0, 200.0])] * 12
+
+
+def test_other_pictures(figures: list[Any], tmp_path: Path) -> None:
+    given = result()
+    plot.steps_plot(made_profile(), tmp_path / "steps.png")
+    plot.scaling_plot(given["scaling"][HOSTILE], tmp_path / "scaling.png")
+    for name in ("steps", "scaling"):
+        assert min(size(io.BytesIO((tmp_path / f"{name}.png").read_bytes()))) > 400
+    steps, both = figures
+    assert [bar.get_width() for bar in steps.axes[0].patches] == [0.5] * 13
+    left, right = both.axes
+    assert [list(line.lines[0].get_ydata()) for line in left.containers] == [pytest.approx([100, 200, 300])] * 3
+    assert [list(line.lines[0].get_ydata()) for line in right.containers] == [[1, 2, 3]] * 3
+
+
+# The page.
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return report.html(result())
+
+
+def test_page_has_nothing_but_itself(page: str) -> None:
+    assert HOSTILE not in page
+    tags = Tags()
+    tags.feed(page)
+    assert {tag for tag, _ in tags.found}.isdisjoint({"script", "link", "iframe", "object", "a"})
+    assert all(set(attrs) <= {"alt", "src"} for tag, attrs in tags.found if tag == "img")
+    sources = [value or "" for _, attrs in tags.found for name, value in attrs.items() if name in ("src", "href")]
+    assert len(sources) == 4
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
+
+
+def test_page_of_the_least_result() -> None:
+    """Nothing but a context: what was interrupted early has a page too."""
+    context = {"cpu": "some", "threads": 1, "batch": 1, "date": "today"}
+    least = report.html({"context": context, "networks": {}, "rows": [], "skipped": []})
+    assert "<h2>Context</h2>" in least
+    assert "<img" not in least
+
+
+CELLS = "[...document.querySelectorAll('tbody')].map(t => [...t.rows].map(r => [...r.cells].map(c => c.innerText)))"
+SIZES = "Promise.all([...document.images].map(i => i.decode().then(() => [i.naturalWidth, i.naturalHeight])))"
+
+
+def test_page_in_a_browser(page: str, tmp_path: Path) -> None:
+    """What a reader sees: cells, pictures and hostile names as text, on a desk and on a phone."""
+    chromium = browser.find()
+    if chromium is None:
+        assert not os.environ.get("CI"), "CI must have a browser: tools/browser/setup"
+        pytest.skip("no Chromium here; tools/browser/setup installs it")
+    given = result()
+    path = tmp_path / "report.html"
+    path.write_text(page, encoding="utf-8")
+    with browser.page(chromium) as tab:
+        for width, dark in ((1200, False), (400, True)):
+            tab.open(path.as_uri(), width, dark=dark)
+            assert tab.value("document.documentElement.scrollWidth") <= width
+            sizes = tab.value(SIZES)
+            assert len(sizes) == 4
+            assert min(min(pair) for pair in sizes) > 400
+            sky = tab.value("getComputedStyle(document.body).backgroundColor")
+            assert (max(map(int, sky[4:-1].split(","))) < 60) == dark
+            shown = tab.value(CELLS)
+            expected = [table.cells(given, True), table.all_cells(given)]
+            assert shown[:2] == [[list(cells) for cells in rows] for rows in expected]
+            assert shown[0][0][:4] == ["ResNet18", "32/32", "46.76", "2.90"]
+            assert [cells[-1] for cells in shown[0]].count(table.PAPER_ENGINE) == 6
+            everything = tab.value("document.body.innerText")
+            for text in (f"Some CPU {HOSTILE}", f"hot {HOSTILE}", f"broken: {HOSTILE}", f"{HOSTILE}3", "31 MB"):
+                assert text in everything
+        assert tab.complaints == []
+        assert {url for url in tab.requests if not url.startswith("data:image/png;base64,")} == {path.as_uri()}
 
 
 # Emulated figures.
