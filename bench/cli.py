@@ -137,11 +137,11 @@ class Run:
         if self.args.profile:
             from ovsw.bench.profile import profile
 
-            self._extra("profile", lambda: profile(data, isa, threads, image, rounds))
+            self._extra("profile", lambda: {name: profile(data, isa, threads, image, rounds)})
         if self.args.scaling:
             from ovsw.bench.scaling import scaling
 
-            self._extra("scaling", lambda: scaling(data, isa, image, rounds, name))
+            self._extra("scaling", lambda: {name: scaling(data, isa, image, rounds, name)})
 
     def _extra(self, part: str, measure: Callable[[], dict[str, Any]]) -> None:
         """What has been measured before must not be lost by an error here."""
@@ -332,7 +332,8 @@ def _write(result: dict[str, Any], args: argparse.Namespace) -> None:
 
         shown.append(("scaling", scaling.show))
     for part, show in shown:
-        print(f"\n{show(result[part])}")
+        for made in result[part].values():
+            print(f"\n{show(made)}")
     if args.json:
         bnn.replace_file(args.json, _json(result))
     if args.markdown not in (None, "-"):
@@ -340,11 +341,11 @@ def _write(result: dict[str, Any], args: argparse.Namespace) -> None:
     if args.plot:
         from ovsw.bench.plot import table_plot
 
-        table_plot(result, args.plot)
+        table_plot(result, args.plot, paper)
     if args.html:
         from ovsw.bench.report import html
 
-        bnn.replace_file(args.html, html(result).encode())
+        bnn.replace_file(args.html, html(result, paper).encode())
 
 
 def _quoted(lines: str) -> str:

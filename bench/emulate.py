@@ -22,28 +22,35 @@ SETUP = "make count-arm64"
 
 
 def emulate(cpu: str, networks: list[str]) -> dict[str, Any]:
-    """Counts these networks (names or .bnn files) on `cpu`, and on a CPU of the other generation for its machines.
-
-    Raises ValueError where the rig is not set up, RuntimeError if it fails.
-    """
-    if cpu not in CPUS:
-        raise ValueError(f"--emulate: unknown CPU '{cpu}', known are {', '.join(CPUS)}")
-    count, rig = ROOT / "tools" / "arm64" / "count.py", ROOT / "build" / "arm64"
-    if not count.is_file():
-        raise ValueError(f"--emulate works in a checkout of ovsw only, where `{SETUP}` has set up the arm64 rig")
-    if not all((rig / part).exists() for part in ("python", "marks.so", "icount.so", "site-peers")):
-        raise ValueError(f"--emulate: the arm64 rig is not set up; `{SETUP}` does that")
-    other = "cortex-a72" if cpu == "cortex-a76" else "cortex-a76"
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "counts.json"
-        command = [sys.executable, str(count), f"--cpu={cpu},{other}", f"--network={','.join(networks)}"]
-        done = subprocess.run([*command, f"--json={file}"], stdout=subprocess.DEVNULL, check=False)
-        if done.returncode:
-            raise RuntimeError(f"--emulate: {count.name} failed with exit code {done.returncode}")
-        rows = json.loads(file.read_text())
+    """Counts these networks on `cpu`, and on a CPU of the other generation for its machines."""
+    rows = counts([cpu, "cortex-a72" if cpu == "cortex-a76" else "cortex-a76"], networks)
     keys = ("network", "engine", "precision", "cpu", "instructions", "classes")
     made = [{**{key: row[key] for key in keys}, "model_ms": row["model ms"]} for row in rows]
     return {"emulated": cpu, "rows": made}
+
+
+def counts(cpus: list[str], networks: list[str], *options: str) -> list[dict[str, Any]]:
+    """What tools/arm64/count.py says of these networks.
+
+    Raises ValueError where the rig is not set up, RuntimeError if it fails.
+    """
+    for cpu in cpus:
+        if cpu not in CPUS:
+            raise ValueError(f"--emulate: unknown CPU '{cpu}', known are {', '.join(CPUS)}")
+    count, rig = ROOT / "tools" / "arm64" / "count.py", ROOT / "build" / "arm64"
+    if not count.is_file():
+        raise ValueError(f"--emulate works in a checkout of ovsw only, where `{SETUP}` has set up the arm64 rig")
+    parts = ["python", "marks.so", "icount.so", *["site-peers"] * ("--engine=ovsw" not in options)]
+    if not all((rig / part).exists() for part in parts):
+        raise ValueError(f"--emulate: the arm64 rig is not set up; `{SETUP}` does that")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "counts.json"
+        command = [sys.executable, str(count), f"--cpu={','.join(cpus)}", f"--network={','.join(networks)}", *options]
+        done = subprocess.run([*command, f"--json={file}"], stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise RuntimeError(f"--emulate: {count.name} failed with exit code {done.returncode}")
+        rows: list[dict[str, Any]] = json.loads(file.read_text())
+    return rows
 
 
 def show(emulated: dict[str, Any]) -> str:

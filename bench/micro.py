@@ -1,7 +1,8 @@
 """`python -m ovsw.bench.micro`: every kernel of every table on the layers of real networks, one thread.
 
 The engines run turn by turn, step by step timed; layers of one shape are one row. Beside each binary convolution a
-plain 64-bit popcount dot over the same multiply-adds is timed in the same rounds.
+plain 64-bit popcount dot over the same multiply-adds is timed in the same rounds. `--emulate` counts instructions on
+an ARM CPU instead (tools/arm64).
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import argparse
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ovsw import Engine, _core
 from ovsw import format as bnn
+from ovsw.bench.emulate import counts
 from ovsw.bench.random_nets import random_resnet
 from ovsw.cli import add_version, command
 from ovsw.summary import table
@@ -31,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("networks", metavar="NET", nargs="*", default=list(NETWORKS), help="resnet18, resnet34, cresnet20")
     p.add_argument("--isa", metavar="NAME", help="one kernel table only (default: each that this CPU supports)")
     p.add_argument("--numerics", choices=("integer", "float"), default="integer", help="default: %(default)s")
+    p.add_argument("--emulate", metavar="CPU", help="instead: instructions per 128 MACs on cortex-a72 and the like")
     p.add_argument("--rounds", metavar="N", type=int, default=30, help="turns (default: %(default)s)")
     p.add_argument("--json", action="store_true", help="print JSON")
     add_version(p)
@@ -42,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     if args.rounds < 1:
         raise ValueError("--rounds must be at least 1")
+    if args.emulate:
+        return _emulate(args.emulate, args.networks, args.isa, args.json)
     isas = [args.isa] if args.isa else [name for name, supported in _core.tables() if supported]
     rows = [row for net in args.networks for row in measure(net, args.numerics, isas, args.rounds)]
     if args.json:
@@ -57,6 +63,30 @@ def main(argv: list[str] | None = None) -> int:
     print("popcnt: the time of plain popcount dots over this one's\n")
     head = ("network", "op", "shape", "layers", "isa", "us", "p10 .. p90", "GMAC/s", "popcnt")
     print(table(head, cells, right=(3, 5, 7, 8)))
+    return 0
+
+
+def _emulate(cpu: str, networks: list[str], isa: str | None, as_json: bool) -> int:
+    """Every layer shape on an emulated ARM CPU: what the kernel of its best table, or of `isa`, executes."""
+    found = []
+    for row in counts([cpu], networks, "--engine=ovsw", "--steps", *([f"--isa={isa}"] if isa else [])):
+        for step in row["steps"]:
+            about = {"network": row["network"], "cpu": cpu, "isa": row["engine"].split()[-1]}
+            shape = " -> ".join(_dims(step[end]) for end in ("input", "output") if end in step)
+            about.update(op=step["op"], shape=f"{shape}, {_dims(step['kernel'])}" if "kernel" in step else shape)
+            about.update(instructions=step["instructions"], per_128_macs=step["per_128_macs"])
+            if about not in found:
+                found.append(about)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return 0
+    cells = [
+        tuple(r[key] for key in ("network", "op", "shape", "isa"))
+        + (str(r["instructions"]), f"{r['per_128_macs']:.2f}" if r["per_128_macs"] else "-")
+        for r in found
+    ]
+    print(f"{cpu}, emulated, one inference; layers of one shape that take as many instructions are one row\n")
+    print(table(("network", "op", "shape", "isa", "instructions", "per 128 MACs"), cells, right=(4, 5)))
     return 0
 
 
@@ -110,7 +140,7 @@ def _row(
     return row
 
 
-def _dims(sizes: tuple[int, ...]) -> str:
+def _dims(sizes: Sequence[int]) -> str:
     return "x".join(map(str, sizes))
 
 
