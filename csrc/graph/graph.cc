@@ -56,8 +56,8 @@ class OpBuilder {
 
   ValueKind out_kind() const {
     if (!integer_ || op_.kind == OpKind::kLinear) return ValueKind::kMap;
-    const bool wide =
-        op_.kind == OpKind::kConv && r_.out_map != kAbsent && graph_.values[r_.out_map].kind == ValueKind::kI32;
+    const bool wide = op_.kind == OpKind::kConv && r_.input != 0 && r_.out_map != kAbsent &&
+                      graph_.values[r_.out_map].kind == ValueKind::kI32;
     return wide ? ValueKind::kI32 : ValueKind::kI16;
   }
 

@@ -462,6 +462,18 @@ def test_bounds_and_kinds(name: str) -> None:
         Engine(bnn.to_bytes(model))
 
 
+def test_a_convolution_of_pixels_writes_no_i32() -> None:
+    model = small()
+    short = model.ops[2]
+    weight = model.tensors[short.weight or 0]
+    short.input, weight.shape = 0, (4, 1, 1, 2)
+    weight.array = np.ascontiguousarray(weight.array[..., :2])
+    with pytest.raises(bnn.FormatError, match="op 2 'short': conv cannot write an i32"):
+        numerics.check(model)
+    with pytest.raises(ValueError, match=r"op 2 'short': out \(value 5\) is i32 4x6x6, computed is i16 4x6x6"):
+        Engine(bnn.to_bytes(model))
+
+
 ALLOWED: dict[str, Edit] = {
     "as it is": lambda m: None,
     "bconv: the last number": put(1, "offset", INT32 - 9000 * 36),
