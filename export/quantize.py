@@ -1,8 +1,9 @@
 """Step 4b, quantize: folded ops become integer ops, as docs/numerics.md says under "What the exporter chooses".
 
-Every map has steps: an integer n of it stands for n / steps. The stream has 16384, so that its clamp at 1 leaves a bit
-of room; raw dots have 1, what a classifier reads a power of two that fits. Constants are per channel: with a shift
-s that is as large as the bounds allow, multipliers and weights keep as many significant bits as they can.
+Every map has steps and a centre: an integer n of it stands for (n + centre) / steps. A shift drops fractions, so what
+it leaves is centred at 1/2, and has the sign of what was computed, exactly. The stream's 16 bits are its clamp at 1:
+32767.5 steps. Raw dots have 1 step, what a classifier reads a power of two that fits. Constants are per channel: with
+a shift s that is as large as the bounds allow, multipliers and weights keep as many significant bits as they can.
 
 Needs no torch: `ovsw.bench` makes its networks with it.
 """
@@ -19,7 +20,7 @@ from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.fold import Fused
 
-TOP = 16384  # what the stream's largest clamp becomes
+TOP = 32767.5  # steps of the stream's largest clamp: 16 bits, centred
 INT32 = 2**31 - 1
 WIDTHS = {"int16": 16, "int8": 8}
 _PEAK = {16: 32767, 8: 127}
@@ -33,11 +34,12 @@ class NotIntegerError(ExportError):
 
 @dataclass(eq=False)
 class Integer:
-    """One op of an integer file. `fused` says what it reads and writes; `kind` and `steps` are those of its map."""
+    """One op of an integer file. `fused` says what it reads and writes; `kind`, `steps` and `centre` are its map's."""
 
     fused: Fused
     kind: str = "i16"
     steps: float = 1.0
+    centre: np.ndarray | None = None  # per channel; None with logits
     weight: np.ndarray | None = None  # (out, height, width, in) or (out, features); bool for binary ones
     width: int = 16
     scale: np.ndarray | None = None
@@ -48,10 +50,11 @@ class Integer:
 
 @dataclass
 class _Map:
-    """What is known of a value: |x| <= limit by the rules of the format, |x| <= peak in truth."""
+    """What is known of a value: |x| <= limit by the rules of the format, |x + centre| <= peak in truth."""
 
     kind: str
     steps: float
+    centre: np.ndarray  # per channel
     limit: int = _LIMIT
     peak: float = _LIMIT
 
@@ -170,14 +173,14 @@ def _rounded(x: np.ndarray) -> np.ndarray:
     return np.rint(np.clip(x, -(2.0**62), 2.0**62)).astype(np.int64)
 
 
-def _offset(b: np.ndarray, steps: float, s: int) -> np.ndarray:
-    """b in 2^-s of a step, with the half that makes the shift round to nearest."""
-    return _rounded(b * (steps * 2.0**s)) + ((1 << s) >> 1)
+def _floor(x: np.ndarray) -> np.ndarray:
+    """As above, downwards. As the sums it is added to are whole, an offset loses nothing of what the shift keeps."""
+    return np.floor(np.clip(x, -(2.0**62), 2.0**62)).astype(np.int64)
 
 
 @dataclass
 class _Line:
-    """a * y + b for whole y of at most `largest`, its result in `steps`, in integers.
+    """a * y + b, in steps, for whole y of at most `largest`.
 
     Rounding a errs by more the larger y is, and what counts are the y for which the result is near 0. So the offset is
     the one that is right at the y nearest to that, which with a mean far from 0 is several steps better.
@@ -185,7 +188,6 @@ class _Line:
 
     a: np.ndarray
     b: np.ndarray
-    steps: float
     largest: float
 
     def __post_init__(self) -> None:
@@ -195,8 +197,8 @@ class _Line:
 
     def at(self, s: int) -> tuple[np.ndarray, np.ndarray]:
         """Multipliers and offsets for a shift of s, whether they fit or not."""
-        m = np.clip(_rounded(self.a * (self.steps * 2.0**s)), -(1 << 31), 1 << 31)
-        return m, _offset(self.value, self.steps, s) - m * self.y.astype(np.int64)
+        m = np.clip(_rounded(self.a * 2.0**s), -(1 << 31), 1 << 31)
+        return m, _floor(self.value * 2.0**s) - m * self.y.astype(np.int64)
 
 
 def _shifted(sums: np.ndarray, s: int) -> np.ndarray:
@@ -256,30 +258,32 @@ class _Quantizer:
             self.refuse(op.name, f"reads the result of {op.source.name}, which is not clamped")
         return found
 
-    def residual(self, op: Fused) -> int:
-        """The largest |residual|; it has to be in the stream's steps."""
+    def residual(self, op: Fused) -> _Map:
+        """What is added, which has to be in the stream's steps; zeros where nothing is."""
         if op.residual is None:
-            return 0
+            return _Map("i16", self.stream, np.zeros(op.value.shape[0]), limit=0)
         found = self.maps[op.residual]
         if found.steps != self.stream:
             self.refuse(op.name, f"adds {op.residual.name}, which is not of the residual stream")
-        return found.limit
+        return found
 
     def only_reader(self, op: Fused, role: Callable[[Fused], bool]) -> bool:
         """Whether the op's map is all that is stored, and each of its readers passes."""
         readers = self.readers.get(op.value, [])
         return op.wants_map and not op.wants_bits and bool(readers) and all(map(role, readers))
 
-    def store(self, op: Fused, made: Integer, steps: float, peak: float = _LIMIT) -> Integer:
-        """Notes what is known of the result, clamped if the op has a clamp."""
-        made.steps = steps
+    def store(
+        self, op: Fused, made: Integer, steps: float, peak: float = _LIMIT, centre: np.ndarray | None = None
+    ) -> Integer:
+        """Notes what is known of the result, clamped if the op has a clamp. Without `centre` it is that of a shift."""
+        centre = np.full(op.value.shape[0], 0.5) if centre is None else centre
+        made.steps, made.centre = steps, centre
         if op.act is not None:
-            lo, hi = (int(np.clip(np.rint(n * steps), -32768, 32767)) for n in (op.act.lo, op.act.hi))
+            lo, hi = (int(np.clip(np.rint(n * steps - 0.5), -32768, 32767)) for n in (op.act.lo, op.act.hi))
             made.clamp = (lo, hi)
-            limit = max(abs(lo), abs(hi))
-            self.maps[op.value] = _Map("i16", steps, limit, limit)
+            self.maps[op.value] = _Map("i16", steps, centre, max(abs(lo), abs(hi)), max(abs(lo + 0.5), abs(hi + 0.5)))
         else:
-            self.maps[op.value] = _Map("i16", steps, peak=peak)
+            self.maps[op.value] = _Map("i16", steps, centre, peak=peak)
         return made
 
     def unclamped(self, op: Fused) -> None:
@@ -296,19 +300,18 @@ class _Quantizer:
         if bare and taps <= 32767:
             ones, zeros = np.ones(channels, np.int64), np.zeros(channels, np.int64)
             made = Integer(op, weight=positive, scale=ones, offset=zeros, shift=zeros)
-            return self.store(op, made, steps=1.0, peak=taps)
+            return self.store(op, made, steps=1.0, peak=taps, centre=np.zeros(channels))
         self.unclamped(op)
         a, b = _scale_and_offset(op, channels)
-        negative = a < 0
-        line = _Line(np.abs(a), b, self.stream, taps)
-        room = INT32 - self.residual(op)
-        most_scale = 32767 / self.stream
-        steep = line.a > most_scale
+        negative, residual = a < 0, self.residual(op)
+        line = _Line(np.abs(a) * self.stream, b * self.stream + residual.centre, taps)
+        room = INT32 - residual.limit
+        steep = line.a > 32767
         if steep.any():  # every dot product but one is beyond the clamp, and mostly stays there
             count = f"{int(steep.sum())} of {channels} channels"
-            self.warnings.append(f"{op.name}: {count} have a scale over {most_scale:.2g}, cut to that")
-            line.a = np.where(steep, most_scale, line.a)
-            line.value = np.where(steep, np.clip(line.value, -2 * most_scale, 2 * most_scale), line.value)
+            self.warnings.append(f"{op.name}: {count} have a scale over {32767 / self.stream:.2g}, cut to that")
+            line.a = np.where(steep, 32767, line.a)
+            line.value = np.where(steep, np.clip(line.value, -65534, 65534), line.value)
 
         def at(s: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             m, o = line.at(s)
@@ -334,45 +337,46 @@ class _Quantizer:
     def conv(self, op: Fused, core: ir.Conv) -> Integer:
         a, b = _scale_and_offset(op, len(core.weight))
         w = core.weight.astype(np.float64).transpose(0, 2, 3, 1) * a[:, None, None, None]
-        wide = False
-        if isinstance(op.source, ir.Input):
-            w /= 255.0 * self.std.astype(np.float64)
-            zeros = np.abs(np.floor(self.mean.astype(np.float64) * 65280 + 0.5))
-            steps, largest, width = self.stream, 255, self.stem_width
+        pixels, wide = isinstance(op.source, ir.Input), False
+        if pixels:
+            w *= self.stream / (255.0 * self.std.astype(np.float64))
+            centre = -255.0 * self.mean.astype(np.float64)
+            zeros = np.floor(self.mean.astype(np.float64) * 65280 + 0.5)
+            largest, width = 255, self.stem_width
         else:
             source = self.source(op)
-            steps, largest, width = self.stream / source.steps, source.limit, self.width
-            zeros = np.zeros(w.shape[-1])
+            w *= self.stream / source.steps
+            centre, zeros = source.centre, np.zeros(w.shape[-1])
+            largest, width = source.limit, self.width
             bare = op.act is None and op.residual is None
             wide = bare and self.only_reader(op, lambda reader: reader.source is not op.value)
         if not wide:
             self.unclamped(op)
-        room = INT32 // 2 if wide else INT32 - self.residual(op)
+        residual = self.residual(op)
+        room = INT32 // 2 if wide else INT32 - residual.limit
+        unit = 256 if pixels and width == 8 else 1  # what a weight of 1 counts
 
-        def at(s: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            weight, o = _rounded(w * (steps * 2.0**s)), _offset(b, self.stream, s)
-            size = np.abs(weight).astype(np.float64)  # exact as long as it matters
+        def at(s: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            weight = _rounded(w * (2.0**s / unit))
+            counts = weight * float(unit)  # exact as long as it matters
+            taken = np.floor((counts * zeros).sum(axis=(1, 2, 3)) / 256 + 0.5)  # off by the op, inside the image
+            o = _floor((b * self.stream + residual.centre) * 2.0**s + (counts * centre).sum(axis=(1, 2, 3)) + taken)
+            size = np.abs(counts)
             sums = largest * size.sum(axis=(1, 2, 3)) + np.abs(o).astype(np.float64)
-            sums += np.ceil((size * zeros).sum(axis=(1, 2, 3)) / 256) + 1
-            return weight, o, (size.max(axis=(1, 2, 3)) <= _PEAK[width]) & (sums <= INT32) & (sums / 2**s + 1 <= room)
+            sums += np.ceil((size * np.abs(zeros)).sum(axis=(1, 2, 3)) / 256) + 1
+            small = size.max(axis=(1, 2, 3)) <= unit * _PEAK[width]
+            return weight, o, small & (sums <= INT32) & (sums / 2**s + 1 <= room)
 
-        found = _largest_shift(31, lambda s: at(s, width))
-        if width == 8 and not found.fits.all():
-            count = int((~found.fits).sum())
-            self.warnings.append(
-                f"{op.name}: {count} of {len(a)} channels have weights too large for 8 bits, the layer keeps 16"
-            )
-            width = 16
-            found = _largest_shift(31, lambda s: at(s, 16))
+        found = _largest_shift(31, at)
         if not found.fits.all():
-            self.refuse(op.name, f"{int((~found.fits).sum())} channels have weights or offsets too large for 16 bits")
+            count = int((~found.fits).sum())
+            self.refuse(op.name, f"{count} channels have weights or offsets too large for {width} bits")
         made = Integer(op, weight=found.weight, width=width, offset=found.offset, shift=found.shift)
+        self.store(op, made, self.stream)
         if wide:
-            made.kind = "i32"
-            made.steps = self.stream
-            self.maps[op.value] = _Map("i32", self.stream, limit=room)
-            return made
-        return self.store(op, made, self.stream)
+            made.kind = self.maps[op.value].kind = "i32"
+            self.maps[op.value].limit = room
+        return made
 
     def avgpool(self, op: Fused, core: ir.AvgPool) -> Integer:
         source = self.source(op)
@@ -381,7 +385,7 @@ class _Quantizer:
             self.refuse(op.name, f"averages {taps} pixels, integers go to 65535")
         a, b = _scale_and_offset(op, channels)
         steps = self.stream
-        peak = float((np.abs(a) * source.peak / source.steps + np.abs(b)).max())
+        peak = float((np.abs(a) * (source.peak / source.steps) + np.abs(b)).max())
         if op.act is None and op.wants_map:
             if op.residual is None and self.only_reader(op, lambda reader: isinstance(reader.core, ir.Linear)):
                 fraction = int(np.floor(np.log2(32767 / max(peak, 2.0**-16))))
@@ -390,10 +394,12 @@ class _Quantizer:
                     self.warnings.append(
                         f"{op.name}: its results may be as large as {peak:.2g}, which leaves steps of 2^{-fraction}"
                     )
-            elif op.residual is not None or peak * self.stream > 32767.5:
+            elif op.residual is not None or peak * self.stream > _LIMIT:
                 self.unclamped(op)
-        line = _Line(a / taps / source.steps, b, steps, source.peak * taps)
-        room = INT32 - 32768 - self.residual(op)
+        residual = self.residual(op)
+        a = a * (steps / source.steps)
+        line = _Line(a / taps, b * steps + a * source.centre + residual.centre, source.peak * taps)
+        room = INT32 - 32768 - residual.limit
 
         def at(s: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             m, o = line.at(s)
@@ -410,12 +416,15 @@ class _Quantizer:
     def moved(self, op: Fused) -> Integer:
         """maxpool, channel_pad and eltwise: the input's numbers as they are."""
         source = self.source(op)
+        centre = source.centre
+        if isinstance(op.core, ir.ChannelPad):
+            centre = np.pad(centre, (op.core.before, op.core.after))
         if op.residual is not None:
             self.unclamped(op)
-            self.residual(op)
+            centre = centre + self.residual(op).centre
             if source.steps != self.stream:
                 self.refuse(op.name, f"adds to {op.source.name}, which is not of the residual stream")
-        made = self.store(op, Integer(op), source.steps, source.peak)
+        made = self.store(op, Integer(op), source.steps, source.peak, centre)
         if op.act is None and op.residual is None and op.core is not None:
             self.maps[op.value].limit = source.limit
         return made
@@ -429,6 +438,8 @@ class _Quantizer:
         source = self.source(op)
         classes = len(core.weight)
         a, b = _scale_and_offset(op, classes)
+        pixels = core.weight.shape[1] // len(source.centre)
+        b = b + a * (core.weight @ np.tile(source.centre, pixels)) / source.steps
         fraction = round(np.log2(source.steps))
         w = core.weight.astype(np.float64) * a[:, None] * (2.0**fraction / source.steps)
         peak = _PEAK[self.width]

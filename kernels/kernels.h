@@ -97,7 +97,8 @@ static constexpr int int_base_stride(int channels) { return (channels + 63) / 64
 struct IntKernels {
   IntFn bconv, conv_u8, conv_i16, linear, maxpool, avgpool, channel_pad, eltwise;
 
-  // Weights from the file's layout [out_c][kernel_h][kernel_w][in_c] into the kernel's; int8 weights come widened.
+  // Weights from the file's layout [out_c][kernel_h][kernel_w][in_c] into the kernel's; int8 ones come as what they
+  // count.
   std::size_t (*bconv_packed_bytes)(const Shape&);
   void (*bconv_pack)(const Shape&, const std::uint64_t* weights, void* packed);
   std::size_t (*conv_u8_packed_bytes)(const Shape&);

@@ -64,7 +64,11 @@ struct Op {
   const std::int8_t* weight_i8;
   float logit_scale;  // kLinear
 
-  std::int16_t int_weight(std::size_t i) const { return weight_i16 ? weight_i16[i] : std::int16_t(weight_i8[i]); }
+  // What weight i counts: over pixels an int8 is the upper byte of 16 bits.
+  std::int16_t int_weight(std::size_t i) const {
+    if (weight_i16) return weight_i16[i];
+    return std::int16_t(weight_i8[i] * (kind == OpKind::kConv && input == 0 ? 256 : 1));
+  }
   double macs() const;
 };
 

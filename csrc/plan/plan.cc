@@ -129,9 +129,8 @@ class Planner {
     const Shape& s = op.shape;
     std::vector<std::int16_t> wide;
     if (!op.weight_i16) {
-      const std::size_t n =
-          std::size_t(s.out_c) * std::size_t(s.kernel_h) * std::size_t(s.kernel_w) * std::size_t(s.in_c);
-      wide.assign(op.weight_i8, op.weight_i8 + n);
+      wide.resize(std::size_t(s.out_c) * std::size_t(s.kernel_h) * std::size_t(s.kernel_w) * std::size_t(s.in_c));
+      for (std::size_t i = 0; i < wide.size(); ++i) wide[i] = op.int_weight(i);
     }
     pack(s, op.weight_i16 ? op.weight_i16 : wide.data(), keep(bytes(s), address));
   }

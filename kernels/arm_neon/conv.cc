@@ -7,9 +7,9 @@
 // Pixels with dot products: UDOT by lane, 16 products of bytes per instruction. A weight w is two unsigned bytes,
 // w + 32768 = 256 * h + l, so with n the sum of a patch's pixels
 //     sum of w * v = 256 * (sum of h * v - 128 * n) + sum of l * v
-// modulo 2^32; the first pass over the patch starts from -128 * n and the second from 256 times its result. Weights
-// within 8 bits need one pass: w + 128 is a byte, and the sum starts from -128 * n too. Pixels are used as they are
-// (kPixelCentre = 0), zeros outside the image add nothing to either sum.
+// modulo 2^32; the first pass over the patch starts from -128 * n and the second from 256 times its result. 8-bit
+// weights are multiples of 256, all their l are 0: one pass is enough. Pixels are used as they are (kPixelCentre = 0),
+// zeros outside the image add nothing to either sum.
 //     packed[panel][pass][4 bytes of the patch][channel][4 bytes], after a header with the number of passes
 //
 // A patch is gathered into one run of bytes and padded with values that meet zero weights.
@@ -380,8 +380,8 @@ struct Dots;
     static OVSW_INLINE void run(int32x4_t* a, int32x4_t* b, const Tile& t, const std::uint8_t*& w) {                   \
       const void* x = t.start;                                                                                         \
       int n;                                                                                                           \
-      __asm__ volatile(OVSW_EACH##P(OVSW_START, ) "cmp %w[passes], #1\n\t" "b.eq 4f\n\t"                             \
-                       OVSW_PASS(P) OVSW_EACH##P(OVSW_TIMES256, ) "4:\n\t" OVSW_PASS(P)                              \
+      __asm__ volatile(OVSW_EACH##P(OVSW_START, ) OVSW_PASS(P) OVSW_EACH##P(OVSW_TIMES256, )                         \
+                       "cmp %w[passes], #1\n\t" "b.eq 4f\n\t" OVSW_PASS(P) "4:\n\t"                                \
                        : OVSW_SUMS16, [x] "+&r"(x), [w] "+&r"(w), [n] "=&r"(n)                                         \
                        : [patches] "r"(t.patches), [steps] "r"(t.steps), [rest] "r"(t.rest), [passes] "r"(t.passes)  \
                        : "memory", "cc", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9"); \
@@ -412,7 +412,7 @@ void pack_dot(const Shape& s, const std::int16_t* weights, void* packed) {
   std::memset(out, 0, packed_dot_bytes(s));
   std::size_t passes = 1;
   for (std::size_t i = 0; i < values * s.out_c; ++i) {
-    if (weights[i] < -128 || weights[i] > 127) passes = 2;
+    if (weights[i] % 256 != 0) passes = 2;
   }
   out[0] = std::uint8_t(passes);
   out += kHeader;
@@ -421,12 +421,8 @@ void pack_dot(const Shape& s, const std::int16_t* weights, void* packed) {
     for (std::size_t k = 0; k < values; ++k) {
       std::uint8_t* to = panel + k / kGroup * kGroup * kPanel + k % kGroup;
       const int w = *weights++;
-      if (passes == 1) {
-        *to = std::uint8_t(w + 128);
-      } else {
-        to[0] = std::uint8_t((w + 32768) >> 8);
-        to[groups * kGroup * kPanel] = std::uint8_t(w + 32768);
-      }
+      to[0] = std::uint8_t((w + 32768) >> 8);
+      if (passes == 2) to[groups * kGroup * kPanel] = std::uint8_t(w + 32768);
     }
   }
 }

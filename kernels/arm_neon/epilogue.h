@@ -1,7 +1,7 @@
 // The second half of every op for one tile: shift, residual, clamp, store, binarize.
 //
-// q + residual is formed in 32 bits and only then saturated to 16: with q saturated first, 32767 - 16384 would miss a
-// clamp at 16384 by one. lo and hi are 16-bit numbers, so saturating before the clamp loses nothing.
+// q + residual is formed in 32 bits and only then saturated to 16: q alone may leave 16 bits where the sum does not. lo
+// and hi are 16-bit numbers, so saturating before the clamp loses nothing.
 #pragma once
 
 #include "kernels/arm_neon/common.h"

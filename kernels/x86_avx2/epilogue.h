@@ -1,9 +1,9 @@
 // What the hand-written AVX2 kernels share: the second half of an op (shift, residual, clamp, store, binarize) for 16
 // channels of one output pixel, and small helpers.
 //
-// q + residual is formed in 32 bits: the stream may hold -16384 under a clamp at +16384, and 32767 - 16384 misses that
-// clamp, so saturating q to 16 bits before the sum would be wrong by one. Saturating after it loses nothing, as lo and
-// hi are 16-bit numbers.
+// q + residual is formed in 32 bits: q alone may leave 16 bits where the sum does not, as with a stream that is clamped
+// to all of 16 bits, so saturating q before the sum would be wrong. Saturating after it loses nothing, as lo and hi are
+// 16-bit numbers.
 #pragma once
 
 #include <immintrin.h>

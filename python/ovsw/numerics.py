@@ -115,7 +115,7 @@ def _core(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
     if op.kind == "bconv":
         signs = np.where(x, 1, -1)
         return (_array(model, op.scale) * _convolve(op, signs, _signs(model, op), 1) + offset) >> shift
-    weight = _array(model, op.weight)
+    weight = _weight(model, op)
     if op.input == 0:
         zeros = np.broadcast_to(zero_points(model), x.shape[1:])[None]
         correction = _convolve(op, zeros, weight, int(np.abs(zeros).max()))
@@ -172,6 +172,12 @@ def _index(ref: int | None) -> int:
 
 def _array(model: bnn.Model, ref: int | None) -> np.ndarray:
     return model.tensors[_index(ref)].array.astype(np.int64)
+
+
+def _weight(model: bnn.Model, op: bnn.Op) -> np.ndarray:
+    """A real convolution's weights; over pixels an i8 counts 256-fold."""
+    weight = _array(model, op.weight)
+    return 256 * weight if op.input == 0 and model.tensors[_index(op.weight)].dtype == "i8" else weight
 
 
 def _signs(model: bnn.Model, op: bnn.Op) -> np.ndarray:
@@ -324,7 +330,7 @@ class _Checker:
             taps = op.kernel[0] * op.kernel[1] * self.model.values[op.input].c
             sums = scale * taps + offset
         else:
-            weight = np.abs(_array(self.model, op.weight))
+            weight = np.abs(_weight(self.model, op))
             sums = self.most[op.input] * weight.sum(axis=(1, 2, 3)) + offset
             if op.input == 0:
                 zeros = (weight * np.abs(zero_points(self.model))).sum(axis=(1, 2, 3))

@@ -19,9 +19,9 @@ from ovsw.bench.random_nets import random_resnet
 
 # SHA-256 of the float32 logits of ten images. A change here is a change of docs/numerics.md.
 HASHES = {
-    "resnet18": "5e464b48573e5e3b06815cc0e576de5e278b3dd0956dda3bf9631314635c3965",
-    "resnet34": "a4624ab547a881a70c867f553acf1dd153d423ef100459d695d4e499f61f0931",
-    "cresnet20": "1527edde19fb5dcf9d95a8499827dd76a3e069be726275cf1efae916a4a0b764",
+    "resnet18": "e1431a16920ed8051334fb3796a83a268f236b81114c669567d47bfe0f5fd278",
+    "resnet34 int8": "e42500edf6e60248fbae1e84cb0b44b56331c93537fa0cf525f26c410692d333",
+    "cresnet20": "e8c0a682b1644a1e11773f98e6bb212872275866f0e0dd27214066d3794b7f8b",
 }
 
 
@@ -43,7 +43,8 @@ def between(seed: int, shape: tuple[int, ...], low: int, high: int) -> np.ndarra
 @lru_cache(maxsize=1)
 def network(name: str) -> bnn.Model:
     """A network whose sums are about as large as the stream is wide."""
-    model = random_resnet(name, numerics="integer")
+    arch, _, weights = name.partition(" ")
+    model = random_resnet(arch, numerics="integer", weights=weights or "int16")
     for index, op in enumerate(model.ops):
         seed = 8 * index
         taps = int(np.prod(model.tensors[op.weight].shape[1:])) if op.weight is not None else int(np.prod(op.kernel))
@@ -62,19 +63,17 @@ def network(name: str) -> bnn.Model:
             put(op.weight, noise(seed, weight.array.size).reshape(weight.array.shape) & tail)
             channels = weight.shape[:1]
             put(op.scale, between(seed + 1, channels, 1 << 14, (1 << 15) - 1))
-            shift = ((1 << 14) * isqrt(taps) // (1 << 14)).bit_length()
+            shift = isqrt(taps).bit_length() - 1
             put(op.shift, np.full(channels, shift))
-            put(op.offset, between(seed + 2, channels, -(1 << (12 + shift)), 1 << (12 + shift)))
+            put(op.offset, between(seed + 2, channels, -(1 << (13 + shift)), 1 << (13 + shift)))
         elif op.kind in ("conv", "linear"):
             assert op.weight is not None
-            shape = model.tensors[op.weight].shape
+            shape, narrow = model.tensors[op.weight].shape, model.tensors[op.weight].dtype == "i8"
             pixels = op.input == 0
-            put(
-                op.weight,
-                between(seed, shape, -900, 900) if pixels or op.kind == "linear" else between(seed, shape, -255, 255),
-            )
-            shift = (isqrt(taps) * (4 if pixels else 128)).bit_length() - 1
-            put(op.shift, np.full(shape[:1], 4 if op.kind == "linear" else shift))
+            most = 127 if narrow else 900 if pixels or op.kind == "linear" else 255
+            put(op.weight, between(seed, shape, -most, most))
+            shift = (isqrt(taps) * ((64 if narrow else 2) if pixels else 128)).bit_length() - 1
+            put(op.shift, np.full(shape[:1], (1 if narrow else 4) if op.kind == "linear" else shift))
             put(op.offset, between(seed + 2, shape[:1], -(1 << 14), 1 << 14))
             if op.kind == "linear":
                 put(op.scale, np.array([2.0**-20]))

@@ -158,7 +158,7 @@ def test_bconv_of_the_networks(isa: str, c: int, out_c: int, size: int, stride: 
     rng = np.random.default_rng(c + out_c)
     x, w = rng.random((size, size, c)) < 0.5, rng.random((out_c, 3, 3, c)) < 0.5
     shape = ((size - 1) // stride + 1,) * 2 + (out_c,)
-    extra = {"residual": rng.integers(-16384, 16385, shape).astype(np.int16), "lo": -16384, "hi": 16384}
+    extra = {"residual": rng.integers(-32768, 32768, shape).astype(np.int16), "lo": -32768, "hi": 32767}
     check_bconv(isa, x, w, (stride, stride), (1, 1), rng, splits=(0, 13, 96), **extra)
 
 
@@ -232,14 +232,15 @@ def test_conv_u8(isa: str, c: int) -> None:
     ):
         if p >= k or h + 2 * p < k or w + 2 * p < k:
             continue
-        check_conv_u8(isa, rng, (h, w, c), (1, 8, 15, 16, 17, 64, 70)[i % 7], k, s, p, split=(0, 5)[i % 2])
+        out_c, unit = (1, 8, 15, 16, 17, 64, 70)[i % 7], (1, 1, 256)[i % 3]
+        check_conv_u8(isa, rng, (h, w, c), out_c, k, s, p, unit=unit, split=(0, 5)[i % 2])
 
 
 @pytest.mark.parametrize(("size", "k", "s", "p", "out_c"), [(224, 7, 2, 3, 64), (32, 3, 1, 1, 16), (64, 7, 2, 3, 64)])
 def test_conv_u8_of_the_networks(isa: str, size: int, k: int, s: int, p: int, out_c: int) -> None:
     rng = np.random.default_rng(0)
-    for pixel in (None, 0, 255):
-        check_conv_u8(isa, rng, (size, size, 3), out_c, k, s, p, pixel=pixel, lo=-16384, hi=16384)
+    for unit, pixel in itertools.product((1, 256), (None, 0, 255)):
+        check_conv_u8(isa, rng, (size, size, 3), out_c, k, s, p, unit=unit, pixel=pixel, lo=-20000, hi=20000)
 
 
 def check_conv_u8(
@@ -250,11 +251,13 @@ def check_conv_u8(
     k: int,
     s: int,
     p: int,
+    unit: int = 1,
     pixel: int | None = None,
     **e: Any,
 ) -> None:
+    """All weights are multiples of `unit`: 256 is what 8-bit ones come as."""
     x = rng.integers(0, 256, shape, np.uint8) if pixel is None else np.full(shape, pixel, np.uint8)
-    weight = limited(rng, (out_c, k, k, shape[2]), 2 * 255)
+    weight = limited(rng, (out_c, k, k, shape[2]), 2 * 255) // unit * unit
     mean = rng.uniform(0, 1, shape[2]).astype(np.float32)
     constants = conv_constants(rng, weight, 2 * 255)
     zero = np.floor(mean.astype(np.float64) * 65280 + 0.5).astype(np.int64)
@@ -273,7 +276,7 @@ def test_conv_i16(isa: str, c: int) -> None:
     for i, ((h, w), k, s, p) in enumerate(itertools.product(MAPS, (1, 3), (1, 2), (0, 1))):
         if p >= k or h + 2 * p < k or w + 2 * p < k:
             continue
-        x = rng.integers(-16384, 16385, (h, w, c)).astype(np.int16)
+        x = rng.integers(-32768, 32768, (h, w, c)).astype(np.int16)
         out_c = (1, 15, 16, 17, 130)[i % 5]
         check_conv_i16(isa, rng, x, out_c, k, s, p, i)
 
@@ -281,13 +284,13 @@ def test_conv_i16(isa: str, c: int) -> None:
 @pytest.mark.parametrize(("c", "size"), [(64, 56), (128, 28), (256, 14)])
 def test_conv_i16_of_the_networks(isa: str, c: int, size: int) -> None:
     rng = np.random.default_rng(c)
-    check_conv_i16(isa, rng, rng.integers(-16384, 16385, (size, size, c)).astype(np.int16), 2 * c, 1, 2, 0, 0)
-    check_conv_i16(isa, rng, np.full((size, size, c), -16384, np.int16), 2 * c, 1, 2, 0, 0)
+    check_conv_i16(isa, rng, rng.integers(-32768, 32768, (size, size, c)).astype(np.int16), 2 * c, 1, 2, 0, 0)
+    check_conv_i16(isa, rng, np.full((size, size, c), -32768, np.int16), 2 * c, 1, 2, 0, 0)
 
 
 def check_conv_i16(isa: str, rng: Rng, x: np.ndarray, out_c: int, k: int, s: int, p: int, i: int) -> None:
-    weight = limited(rng, (out_c, k, k, x.shape[2]), 16384)
-    constants = conv_constants(rng, weight, 16384)
+    weight = limited(rng, (out_c, k, k, x.shape[2]), 32768)
+    constants = conv_constants(rng, weight, 32768)
     q = (dots(x, weight, (s, s), (p, p)) + constants["offset"]) >> constants["shift"]
     call: dict[str, Any] = {"weight": weight, "stride": (s, s), "pad": (p, p), "split": (0, 3)[i % 2], **constants}
     expect(q, run(isa, "conv_i16", x, wanted=["out32"], **call), (x.shape, out_c, k, s, p))

@@ -29,7 +29,7 @@ from ovsw.export import ExportError, ExportOptions, export, ir
 from ovsw.export.cli import main
 from ovsw.export.fold import Fused, fold
 from ovsw.export.pack import pack, pack_integer
-from ovsw.export.quantize import NotIntegerError, quantize
+from ovsw.export.quantize import TOP, Integer, NotIntegerError, quantize
 from ovsw.export.trace import trace
 from ovsw.labels import resolve_labels
 from ovsw.nn import BinaryConv2d, create
@@ -76,6 +76,8 @@ def naive(model: bnn.Model, image: np.ndarray) -> dict[int, Any]:
             weight = tensor.array.tolist()
             if op.kind == "bconv":
                 weight = (np.where(bnn.unpack_bits(tensor.array, channels), 1, -1)).tolist()
+            elif op.input == 0 and tensor.dtype == "i8":
+                weight = (tensor.array.astype(int) * 256).tolist()
         out = len(weight) if weight else channels + sum(op.channels)
         lo, hi = op.clamp if op.act == "clamp" else (-32768, 32767)
         stored, bits = [], []
@@ -445,6 +447,10 @@ REFUSED: dict[str, tuple[Edit, str]] = {
     "shift of i8": (set_dtype(1, "shift", "i8"), "op 1 'one'"),
     "weight of f32": (set_dtype(2, "weight", "f32"), "op 2 'short'"),
     "weight of u8": (set_dtype(0, "weight", "u8"), "op 0 'stem'"),
+    "stem: 8 bits count 256-fold": (
+        both(set_dtype(0, "weight", "i8"), put(0, "offset", INT32 - 50 * 255 * 99 * 18)),
+        "op 0 'stem'",
+    ),
 }
 
 
@@ -651,10 +657,12 @@ def normalisation(arch: str) -> tuple[Any, Any]:
     return oracle.CIFAR if arch == R20 else oracle.IMAGENET
 
 
-def real(kind: str, value: np.ndarray, steps: float) -> np.ndarray:
-    """A value of the simulation as float64, (n, c, h, w)."""
-    moved = value.transpose(0, 3, 1, 2)
-    return np.where(moved, 1.0, -1.0) if kind == "bits" else moved / steps
+def real(value: np.ndarray, made: Integer | None) -> np.ndarray:
+    """A value of the simulation as float64, (n, c, h, w); bits without `made`."""
+    if made is None:
+        return np.where(value, 1.0, -1.0).transpose(0, 3, 1, 2)
+    assert made.centre is not None
+    return ((value + made.centre) / made.steps).transpose(0, 3, 1, 2)
 
 
 def float_op(op: bnn.Op, model: bnn.Model, x: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
@@ -705,34 +713,63 @@ def test_every_op_is_right_to_a_step(arch: str, size: int, options: dict[str, An
     ]
     images = np.random.default_rng(5).integers(0, 256, (3, size, size, 3), np.uint8)
     values = numerics.simulate_values(model, images)
-    per_unit = {op.out: integer.steps for op, integer in zip(model.ops, made) if op.out is not None}
+    maps = {op.out: integer for op, integer in zip(model.ops, made)}
     for op, other in zip(model.ops, reference.ops):
         x = oracle.prepare(arch, images).astype(np.float64)
         if op.input != 0:
-            x = real(model.values[op.input].kind, values[op.input], per_unit.get(op.input, 1.0))
-        residual = None if op.residual is None else real("i16", values[op.residual], 16384.0)
+            x = real(values[op.input], maps.get(op.input))
+        residual = None if op.residual is None else real(values[op.residual], maps[op.residual])
         expected = float_op(other, reference, x, residual)
-        if op.kind == "linear" and per_unit[op.input] < 1:  # a norm as initialised, the steps are far too large
+        if op.kind == "linear" and maps[op.input].steps < 1:  # a norm as initialised, the steps are far too large
             continue
         if op.kind == "linear":
             error = np.abs(values[op.out or 0].reshape(3, -1) - expected.reshape(3, -1)).max()
             assert error < 1e-3 * max(1.0, np.abs(expected).max()), op.name
             continue
-        steps: Any = 1.51  # half a step, and 2^-15 of what is at most 2
+        steps: Any = 2.01  # before the shift: 2^-15 of what is at most 2
         if op.kind == "conv":  # a half for each weight
             shift = model.tensors[op.shift or 0].array[:, None, None].astype(np.float64)
-            unit = 255 * np.float32(std)[:, None, None] if op.input == 0 else per_unit[op.input]
+            unit = 255 * np.float32(std)[:, None, None] if op.input == 0 else maps[op.input].steps
             sizes = torch.from_numpy(np.abs(x * unit).sum(axis=1, keepdims=True))
             reach = F.conv2d(sizes, torch.ones(1, 1, *op.kernel).double(), stride=op.stride, padding=op.pad).numpy()
-            steps = 1.51 + 0.5 * reach / 2**shift
+            steps = 0.01 + 0.5 * reach / 2**shift
         elif op.kind == "avgpool" and (op.out or 0) == model.ops[-1].input:
-            steps = 1.01 + 0.5 * np.abs(x).sum(axis=(2, 3)).max() * per_unit[op.input] / 2.0**16
+            steps = 0.51 + 0.5 * np.abs(x).sum(axis=(2, 3)).max() * maps[op.input].steps / 2.0**16
         if op.out is not None:
-            error = np.abs(values[op.out].transpose(0, 3, 1, 2) - expected * per_unit[op.out])
-            assert (error < steps).all(), op.name
+            error = np.abs(real(values[op.out], maps[op.out]) - expected) * maps[op.out].steps
+            assert (error < 0.5 + steps).all(), op.name
         if op.bits is not None:
             differ = values[op.bits].transpose(0, 3, 1, 2) != (expected >= 0)
-            assert (np.where(differ, np.abs(expected), 0) < steps / 16384).all(), op.name
+            assert (np.where(differ, np.abs(expected), 0) < steps / TOP).all(), op.name
+
+
+def test_signs_are_exact() -> None:
+    """With scales that 15 bits hold, a binary layer rounds what it stores to half a step, and its signs not at all."""
+    ops = folded(loaded(R20, state_of(R20, 32), 32), (3, 32, 32))
+    for op in [op for op in ops if isinstance(op.core, ir.Dot)]:
+        assert op.affine is not None
+        unit = 2.0 ** (np.floor(np.log2(np.abs(op.affine.scale) * TOP)) - 14) / TOP
+        op.affine.scale = np.clip(np.round(op.affine.scale / unit), -32767, 32767) * unit
+    mean, std = oracle.CIFAR
+    reference = pack(ops, (3, 32, 32), mean, std, {})
+    made, _ = quantize(ops, mean, std)
+    model = pack_integer(made, (3, 32, 32), mean, std, {})
+    images = np.random.default_rng(5).integers(0, 256, (12, 32, 32, 3), np.uint8)
+    values = numerics.simulate_values(model, images)
+    maps = {op.out: integer for op, integer in zip(model.ops, made)}
+    seen = 0
+    for op, other in zip(model.ops, reference.ops):
+        if op.kind != "bconv":
+            continue
+        residual = real(values[op.residual or 0], maps[op.residual])
+        expected = float_op(other, reference, real(values[op.input], None), residual)
+        if op.bits is not None:
+            assert ((values[op.bits].transpose(0, 3, 1, 2) == (expected >= 0)) | (np.abs(expected) < 1e-9)).all(), (
+                op.name
+            )
+            seen += int((np.abs(expected) < 0.5 / TOP).sum())
+        assert (np.abs(real(values[op.out or 0], maps[op.out]) - expected) * TOP < 0.5001).all(), op.name
+    assert seen > 5  # that half a step would have turned
 
 
 def test_the_stream_is_clamped_and_reaches_its_ends() -> None:
@@ -741,9 +778,9 @@ def test_the_stream_is_clamped_and_reaches_its_ends() -> None:
     values = numerics.simulate_values(model, images)
     for op in model.ops:
         if op.act == "clamp" and op.out is not None:
-            assert op.clamp == (-16384, 16384)
-            assert values[op.out].min() == -16384
-            assert values[op.out].max() == 16384
+            assert op.clamp == (-32768, 32767)
+            assert values[op.out].min() == -32768
+            assert values[op.out].max() == 32767
 
 
 def stem_of(arch: str, size: int, mean: Any, std: Any, **options: str) -> tuple[bnn.Model, list[Fused]]:
@@ -772,20 +809,23 @@ def test_borders_of_the_stem(arch: str, size: int, kind: str) -> None:
     assert affine is not None
     weight, shift = (model.tensors[i].array.astype(np.float64) for i in (model.ops[0].weight, model.ops[0].shift))  # type: ignore[index]
     steps = weight.transpose(0, 3, 1, 2) / 2.0 ** shift[:, None, None, None]  # of the stream per step of a pixel
-    wanted = core.weight * affine.scale[:, None, None, None] / (255 * np.float32(std)[:, None, None]) * 16384.0
+    wanted = core.weight * affine.scale[:, None, None, None] / (255 * np.float64(np.float32(std))[:, None, None]) * TOP
     assert (np.abs(steps - wanted).max(axis=(1, 2, 3)) <= 0.5001 / 2**shift).all()
     assert (np.abs(weight).max(axis=(1, 2, 3)) > 16383).all()  # no bit is wasted
 
     (ph, pw), (sh, sw) = core.pad, core.stride
     padded = np.zeros((1, 3, size + 2 * ph, size + 2 * pw))
-    padded[:, :, ph : ph + size, pw : pw + size] = (image - numerics.zero_points(model) / 256).transpose(0, 3, 1, 2)
+    centred = (image - 255 * np.float32(mean).astype(np.float64)).transpose(0, 3, 1, 2)
+    padded[:, :, ph : ph + size, pw : pw + size] = centred
     y = F.conv2d(torch.from_numpy(padded), torch.from_numpy(steps), stride=(sh, sw)).numpy()
-    expected = np.clip(y + affine.offset[:, None, None] * 16384, -16384, 16384)
-    found = numerics.simulate_values(model, image)[model.ops[0].out or 0].transpose(0, 3, 1, 2)
-    assert np.abs(found - expected).max() < 1.01
+    expected = np.clip(y + affine.offset[:, None, None] * TOP, -TOP, TOP)
+    found = numerics.simulate_values(model, image)[model.ops[0].out or 0].transpose(0, 3, 1, 2) + 0.5
+    error = np.abs(found - expected)
+    assert error[:, :, ph:-ph, pw:-pw].max() < 0.51
+    assert (error < 0.52 + np.abs(steps).sum(axis=(1, 2, 3))[:, None, None] / 512).all()  # z has steps of 1/256
     if kind == "mean":  # hardly anything but the offset, at the border as elsewhere
-        flat = np.clip(affine.offset, -1, 1)[:, None, None] * 16384
-        assert np.abs(found - flat).max() < 0.03 * 16384
+        flat = np.clip(affine.offset, -1, 1)[:, None, None] * TOP
+        assert np.abs(found - flat).max() < 0.03 * TOP
 
 
 def agreement(arch: str, state: oracle.State, size: int, n: int, **options: str) -> tuple[float, np.ndarray]:
@@ -969,12 +1009,12 @@ def chain(scale: float, bias: float) -> nn.Module:
         (0.03, 0.2, None),
         (0.03, -25.0, None),
         (0.03, 5000.0, "offset so large"),
-        (30.0, -5000.0, "scale over 2"),
+        (30.0, -5000.0, "scale over 1"),
         (0.03, 1e6, "offset so large"),
         (0.03, -1e9, "offset so large"),
         (1e-9, 0.7, None),
-        (3.0, 0.5, "scale over 2"),
-        (500.0, -0.3, "scale over 2"),
+        (3.0, 0.5, "scale over 1"),
+        (500.0, -0.3, "scale over 1"),
     ],
 )
 def test_extreme_constants(scale: float, bias: float, words: str | None) -> None:
@@ -1068,17 +1108,24 @@ def test_an_8_bit_stem() -> None:
     assert dtypes == ["i8", *["i16"] * 4]
 
 
-def test_8_bits_that_do_not_fit_stay_16() -> None:
+@pytest.mark.parametrize("stem", ["int8", "int16"])
+def test_the_largest_weights_of_a_stem(stem: str, isa: str) -> None:
+    """A stem whose results are beyond the clamp from one step of a pixel to the next is the last that fits."""
     model = randomised(Gentle(), 0, binary=1e-5)
-    with torch.no_grad():
-        model.stem[0].weight[2, 0, 1, 1] = 5.0  # type: ignore[index]
-        model.stem[1].weight[2] = 1.0  # type: ignore[index]
     images = np.random.default_rng(2).integers(0, 256, (5, 32, 32, 3), np.uint8)
-    *_, packed, warnings = simulated(model, (3, 32, 32), images, stem="int8")
-    assert len(warnings) == 1
-    assert "stem.0: " in warnings[0]
-    assert "too large for 8 bits" in warnings[0]
-    assert packed.tensors[packed.ops[0].weight or 0].dtype == "i16"
+    with torch.no_grad():
+        model.stem[0].weight[2, 0, 1, 1] = 60.0  # type: ignore[index]
+        model.stem[1].weight[2] = float(torch.sqrt(model.stem[1].running_var[2] + 1e-5))  # type: ignore[index,operator]
+    logits, expected, packed, warnings = simulated(model, (3, 32, 32), images, stem=stem)
+    assert warnings == []
+    counts = 60 * (TOP / 1.2) / (255 * oracle.CIFAR[1][0])
+    assert packed.tensors[packed.ops[0].weight or 0].array[2].max() == round(counts / {"int8": 256, "int16": 1}[stem])
+    assert np.abs(logits - expected).max() < 0.2
+    assert Engine(bnn.to_bytes(packed), isa=isa).run(images).tolist() == logits.tolist()
+    with torch.no_grad():
+        model.stem[0].weight[2, 0, 1, 1] *= 2  # type: ignore[index]
+    with pytest.raises(NotIntegerError, match=rf"stem.0: 1 channels have weights .* too large for {stem[3:]} bits"):
+        simulated(model, (3, 32, 32), images, stem=stem)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet34", "cresnet20"])
