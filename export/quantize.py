@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -25,6 +26,7 @@ INT32 = 2**31 - 1
 WIDTHS = {"int16": 16, "int8": 8}
 _PEAK = {16: 32767, 8: 127}
 _FEW = 5  # fraction bits of what a classifier reads; fewer are reported
+_ALIKE = 0.95  # correlation of neighbouring pixels, and of colours
 _LIMIT = 32768  # the largest |x| of an i16 that is not clamped
 
 
@@ -176,6 +178,27 @@ def _rounded(x: np.ndarray) -> np.ndarray:
 def _floor(x: np.ndarray) -> np.ndarray:
     """As above, downwards. As the sums it is added to are whole, an offset loses nothing of what the shift keeps."""
     return np.floor(np.clip(x, -(2.0**62), 2.0**62)).astype(np.int64)
+
+
+def _like_pixels(kernel: tuple[int, int], std: np.ndarray) -> np.ndarray:
+    """The upper triangular R for which |R e| is the size of what errors e of weights come to on an ordinary image.
+
+    Neighbouring pixels and colours are correlated, with _ALIKE per pixel of distance and between colours.
+    """
+    places = np.indices(kernel).reshape(2, -1).T
+    distance = np.linalg.norm(places[:, None] - places, axis=-1)
+    colours = np.outer(std, std) * np.where(np.eye(len(std)) > 0, 1.0, _ALIKE)
+    return np.linalg.cholesky(np.kron(_ALIKE**distance, colours)).T
+
+
+def _rounded_together(w: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """Whole numbers near the rows of w: one by one, each such that it makes up for the errors of those before."""
+    rows = np.clip(w.reshape(len(w), -1), -(2.0**62), 2.0**62)
+    errors = np.zeros_like(rows)
+    for i in reversed(range(len(r))):
+        wanted = errors[:, i + 1 :] @ r[i, i + 1 :] / -r[i, i]
+        errors[:, i] = np.rint(rows[:, i] + wanted) - rows[:, i]
+    return _rounded(rows + errors).reshape(w.shape)
 
 
 @dataclass
@@ -337,17 +360,20 @@ class _Quantizer:
     def conv(self, op: Fused, core: ir.Conv) -> Integer:
         a, b = _scale_and_offset(op, len(core.weight))
         w = core.weight.astype(np.float64).transpose(0, 2, 3, 1) * a[:, None, None, None]
+        rounded: Callable[[np.ndarray], np.ndarray]
         pixels, wide = isinstance(op.source, ir.Input), False
         if pixels:
             w *= self.stream / (255.0 * self.std.astype(np.float64))
             centre = -255.0 * self.mean.astype(np.float64)
             zeros = np.floor(self.mean.astype(np.float64) * 65280 + 0.5)
             largest, width = 255, self.stem_width
+            alike = _like_pixels(core.kernel, self.std.astype(np.float64))
+            rounded = partial(_rounded_together, r=alike)
         else:
             source = self.source(op)
             w *= self.stream / source.steps
             centre, zeros = source.centre, np.zeros(w.shape[-1])
-            largest, width = source.limit, self.width
+            largest, width, rounded = source.limit, self.width, _rounded
             bare = op.act is None and op.residual is None
             wide = bare and self.only_reader(op, lambda reader: reader.source is not op.value)
         if not wide:
@@ -357,7 +383,7 @@ class _Quantizer:
         unit = 256 if pixels and width == 8 else 1  # what a weight of 1 counts
 
         def at(s: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            weight = _rounded(w * (2.0**s / unit))
+            weight = rounded(w * (2.0**s / unit))
             counts = weight * float(unit)  # exact as long as it matters
             taken = np.floor((counts * zeros).sum(axis=(1, 2, 3)) / 256 + 0.5)  # off by the op, inside the image
             o = _floor((b * self.stream + residual.centre) * 2.0**s + (counts * centre).sum(axis=(1, 2, 3)) + taken)
