@@ -2,8 +2,9 @@
 
 Every map has steps and a centre: an integer n of it stands for (n + centre) / steps. A shift drops fractions, so what
 it leaves is centred at 1/2, and has the sign of what was computed, exactly. The stream's 16 bits are its clamp at 1:
-32767.5 steps. Raw dots have 1 step, what a classifier reads a power of two that fits. Constants are per channel: with
-a shift s that is as large as the bounds allow, multipliers and weights keep as many significant bits as they can.
+32767.5 steps, or 14 bits where a real convolution reads it. Raw dots have 1 step, what a classifier reads a power of
+two that fits. Constants are per channel: with a shift s that is as large as the bounds allow, multipliers and weights
+keep as many significant bits as they can.
 
 Needs no torch: `ovsw.bench` makes its networks with it.
 """
@@ -22,6 +23,7 @@ from ovsw.export.errors import ExportError
 from ovsw.export.fold import Fused
 
 TOP = 32767.5  # steps of the stream's largest clamp: 16 bits, centred
+READ_TOP = 8191.5  # the same where a real convolution reads the stream: 14 bits leave more to its weights
 INT32 = 2**31 - 1
 WIDTHS = {"int16": 16, "int8": 8}
 _PEAK = {16: 32767, 8: 127}
@@ -241,11 +243,29 @@ class _Quantizer:
         self.readers = _readers(self.ops)
         self.maps: dict[ir.Node, _Map] = {}
         clamps = [max(abs(op.act.lo), abs(op.act.hi)) for op in self.ops if _is_clamp(op.act) and op.act is not None]
-        self.stream = TOP / max([1.0, *clamps])  # steps of the residual stream
+        self.largest_clamp = max([1.0, *clamps])
+        self.read = self.read_by_convolutions()
         made = [self.op(op) for op in self.ops]
         if not isinstance(self.ops[-1].core, ir.Linear):
             self.refuse(self.ops[-1].name, "the network does not end with a linear layer")
         return made
+
+    def read_by_convolutions(self) -> set[ir.Node]:
+        """The maps that real convolutions read, and those that are added to them or handed on to them."""
+        found = {op.source for op in self.ops if isinstance(op.core, ir.Conv) and not isinstance(op.source, ir.Input)}
+        before = 0
+        while len(found) > before:
+            before = len(found)
+            for op in self.ops:
+                handed_on = op.core is None or isinstance(op.core, (ir.MaxPool, ir.ChannelPad))
+                tied = {op.value, *([op.residual] if op.residual else []), *([op.source] if handed_on else [])}
+                if tied & found:
+                    found |= tied
+        return found
+
+    def stream(self, op: Fused) -> float:
+        """Steps of the residual stream that the op writes."""
+        return (READ_TOP if op.value in self.read else TOP) / self.largest_clamp
 
     @staticmethod
     def refuse(name: str, reason: str) -> NoReturn:
@@ -284,9 +304,9 @@ class _Quantizer:
     def residual(self, op: Fused) -> _Map:
         """What is added, which has to be in the stream's steps; zeros where nothing is."""
         if op.residual is None:
-            return _Map("i16", self.stream, np.zeros(op.value.shape[0]), limit=0)
+            return _Map("i16", self.stream(op), np.zeros(op.value.shape[0]), limit=0)
         found = self.maps[op.residual]
-        if found.steps != self.stream:
+        if found.steps != self.stream(op):
             self.refuse(op.name, f"adds {op.residual.name}, which is not of the residual stream")
         return found
 
@@ -326,13 +346,13 @@ class _Quantizer:
             return self.store(op, made, steps=1.0, peak=taps, centre=np.zeros(channels))
         self.unclamped(op)
         a, b = _scale_and_offset(op, channels)
-        negative, residual = a < 0, self.residual(op)
-        line = _Line(np.abs(a) * self.stream, b * self.stream + residual.centre, taps)
+        negative, residual, steps = a < 0, self.residual(op), self.stream(op)
+        line = _Line(np.abs(a) * steps, b * steps + residual.centre, taps)
         room = INT32 - residual.limit
         steep = line.a > 32767
         if steep.any():  # every dot product but one is beyond the clamp, and mostly stays there
             count = f"{int(steep.sum())} of {channels} channels"
-            self.warnings.append(f"{op.name}: {count} have a scale over {32767 / self.stream:.2g}, cut to that")
+            self.warnings.append(f"{op.name}: {count} have a scale over {32767 / steps:.2g}, cut to that")
             line.a = np.where(steep, 32767, line.a)
             line.value = np.where(steep, np.clip(line.value, -65534, 65534), line.value)
 
@@ -355,15 +375,16 @@ class _Quantizer:
             )
         signs = positive ^ negative[:, None, None, None]
         made = Integer(op, weight=signs, scale=found.weight, offset=found.offset, shift=found.shift)
-        return self.store(op, made, self.stream)
+        return self.store(op, made, steps)
 
     def conv(self, op: Fused, core: ir.Conv) -> Integer:
         a, b = _scale_and_offset(op, len(core.weight))
         w = core.weight.astype(np.float64).transpose(0, 2, 3, 1) * a[:, None, None, None]
         rounded: Callable[[np.ndarray], np.ndarray]
+        steps = self.stream(op)
         pixels, wide = isinstance(op.source, ir.Input), False
         if pixels:
-            w *= self.stream / (255.0 * self.std.astype(np.float64))
+            w *= steps / (255.0 * self.std.astype(np.float64))
             centre = -255.0 * self.mean.astype(np.float64)
             zeros = np.floor(self.mean.astype(np.float64) * 65280 + 0.5)
             largest, width = 255, self.stem_width
@@ -371,7 +392,7 @@ class _Quantizer:
             rounded = partial(_rounded_together, r=alike)
         else:
             source = self.source(op)
-            w *= self.stream / source.steps
+            w *= steps / source.steps
             centre, zeros = source.centre, np.zeros(w.shape[-1])
             largest, width, rounded = source.limit, self.width, _rounded
             bare = op.act is None and op.residual is None
@@ -386,7 +407,7 @@ class _Quantizer:
             weight = rounded(w * (2.0**s / unit))
             counts = weight * float(unit)  # exact as long as it matters
             taken = np.floor((counts * zeros).sum(axis=(1, 2, 3)) / 256 + 0.5)  # off by the op, inside the image
-            o = _floor((b * self.stream + residual.centre) * 2.0**s + (counts * centre).sum(axis=(1, 2, 3)) + taken)
+            o = _floor((b * steps + residual.centre) * 2.0**s + (counts * centre).sum(axis=(1, 2, 3)) + taken)
             size = np.abs(counts)
             sums = largest * size.sum(axis=(1, 2, 3)) + np.abs(o).astype(np.float64)
             sums += np.ceil((size * np.abs(zeros)).sum(axis=(1, 2, 3)) / 256) + 1
@@ -398,7 +419,7 @@ class _Quantizer:
             count = int((~found.fits).sum())
             self.refuse(op.name, f"{count} channels have weights or offsets too large for {width} bits")
         made = Integer(op, weight=found.weight, width=width, offset=found.offset, shift=found.shift)
-        self.store(op, made, self.stream)
+        self.store(op, made, steps)
         if wide:
             made.kind = self.maps[op.value].kind = "i32"
             self.maps[op.value].limit = room
@@ -410,7 +431,7 @@ class _Quantizer:
         if taps > 65535:
             self.refuse(op.name, f"averages {taps} pixels, integers go to 65535")
         a, b = _scale_and_offset(op, channels)
-        steps = self.stream
+        steps = self.stream(op)
         peak = float((np.abs(a) * (source.peak / source.steps) + np.abs(b)).max())
         if op.act is None and op.wants_map:
             if op.residual is None and self.only_reader(op, lambda reader: isinstance(reader.core, ir.Linear)):
@@ -420,7 +441,7 @@ class _Quantizer:
                     self.warnings.append(
                         f"{op.name}: its results may be as large as {peak:.2g}, which leaves steps of 2^{-fraction}"
                     )
-            elif op.residual is not None or peak * self.stream > _LIMIT:
+            elif op.residual is not None or peak * self.stream(op) > _LIMIT:
                 self.unclamped(op)
         residual = self.residual(op)
         a = a * (steps / source.steps)
@@ -448,7 +469,7 @@ class _Quantizer:
         if op.residual is not None:
             self.unclamped(op)
             centre = centre + self.residual(op).centre
-            if source.steps != self.stream:
+            if source.steps != self.stream(op):
                 self.refuse(op.name, f"adds to {op.source.name}, which is not of the residual stream")
         made = self.store(op, Integer(op), source.steps, source.peak, centre)
         if op.act is None and op.residual is None and op.core is not None:
