@@ -20,10 +20,13 @@
 // Patches of more than kWide bits would not fit the 16-bit sums; they take a plain popcount.
 
 #include "kernels/portable/integer.h"
-#include "kernels/x86_avx2/epilogue.h"
+#include "kernels/x86/bits.h"
+#include "kernels/x86/epilogue.h"
 
 namespace ovsw::x86_avx2 {
 namespace {
+
+using namespace x86;
 
 constexpr int kSlab = 32;           // output channels to a register
 constexpr int kMaxSlabs = 4;        // registers of a panel: 8 sums, 3 tables, 2 lookups, a mask
@@ -47,34 +50,26 @@ struct Pairs {
 };
 constexpr Pairs kPairs;
 
-struct Layout {
-  std::int64_t tap_bytes, row_bytes, patch_bytes;  // of a tap, a kernel row, a patch
-  std::int64_t pitch;                              // bytes of a padded input row
-  std::int64_t groups;                             // of three nibbles, even
-  std::int64_t slots;                              // nibbles with padding: 3 * groups
+struct Layout : BitMap {
+  std::int64_t groups;  // of three nibbles, even
+  std::int64_t slots;   // nibbles with padding: 3 * groups
   std::int64_t stride;  // offsets per pixel pair: slots, and room for expand() to write whole vectors
   int slabs;
   int lanes;  // channels to a lane set: kSlab, or 16 with other pixels in the upper half
   int strip;  // pixel pairs, or quads
   bool wide;
-};
 
-Layout layout(const Shape& s) {
-  Layout l{};
-  l.tap_bytes = ceil_div(s.in_c, 8);
-  l.row_bytes = l.tap_bytes * s.kernel_w;
-  l.patch_bytes = l.row_bytes * s.kernel_h;
-  l.pitch = l.tap_bytes * (s.in_w + 2 * s.pad_w);
-  l.groups = round_up(ceil_div(2 * l.patch_bytes, 3), 2);
-  l.slots = 3 * l.groups;
-  l.stride = round_up(l.slots, 32) + 32;
-  l.lanes = s.out_c <= 16 ? 16 : kSlab;
-  l.slabs = int(ceil_div(s.out_c, l.lanes));
-  const std::int64_t pairs = kStripBytes / (l.stride * 2);
-  l.strip = int(pairs < kBatch ? kBatch : pairs > kMaxPairs ? kMaxPairs : pairs);
-  l.wide = std::int64_t(s.kernel_h) * s.kernel_w * s.in_c > kWide;
-  return l;
-}
+  explicit Layout(const Shape& s) : BitMap(s) {
+    groups = round_up(ceil_div(2 * patch_bytes, 3), 2);
+    slots = 3 * groups;
+    stride = round_up(slots, 32) + 32;
+    lanes = s.out_c <= 16 ? 16 : kSlab;
+    slabs = int(ceil_div(s.out_c, lanes));
+    const std::int64_t pairs = kStripBytes / (stride * 2);
+    strip = int(pairs < kBatch ? kBatch : pairs > kMaxPairs ? kMaxPairs : pairs);
+    wide = std::int64_t(s.kernel_h) * s.kernel_w * s.in_c > kWide;
+  }
+};
 
 // Constants of 16 channels.
 struct Constants {
@@ -82,14 +77,13 @@ struct Constants {
   std::int32_t shift[16];
 };
 
-// Scratch, each part 64-byte aligned.
 struct Scratch {
   std::uint8_t* map;          // the input rows in use with their padding, tap_bytes per pixel
   const std::uint8_t** at;    // per pixel of the strip: its patch in the map
   const std::int32_t** base;  // and its base
   std::uint16_t* offsets;     // [2 per register lane][strip][stride]
   std::uint8_t* weights;      // [group][slab of the panel][3][32]
-  __m256i* sums;              // [pair of the strip][slab of the panel][4]
+  Vec* sums;                  // [pair of the strip][slab of the panel][4]
   Constants* constants;       // per 16 channels
   std::uint8_t* patch;        // wide patches only
   std::size_t bytes;
@@ -97,25 +91,19 @@ struct Scratch {
 
 Scratch carve(const Shape& s, const Layout& l, void* scratch) {
   Scratch w{};
-  auto* p = static_cast<unsigned char*>(scratch);
-  std::size_t at = 0;
-  const auto take = [&](std::int64_t bytes) {
-    unsigned char* part = p ? p + at : nullptr;
-    at += std::size_t(round_up(bytes, 64));
-    return part;
-  };
-  w.map = take(l.pitch * (s.in_h + 2 * s.pad_h) + 64);
+  Carver room(scratch);
+  w.map = room.take<std::uint8_t>(l.pitch * (s.in_h + 2 * s.pad_h) + 64);
   if (l.wide) {
-    w.patch = take(l.patch_bytes + 8);
+    w.patch = room.take<std::uint8_t>(l.patch_bytes + 8);
   } else {
-    w.at = reinterpret_cast<const std::uint8_t**>(take((4 * l.strip + 4) * std::int64_t(sizeof(std::uint8_t*))));
-    w.base = reinterpret_cast<const std::int32_t**>(take((4 * l.strip + 4) * std::int64_t(sizeof(std::int32_t*))));
-    w.offsets = reinterpret_cast<std::uint16_t*>(take(2 * l.strip * l.stride * std::int64_t(sizeof(std::uint16_t))));
-    w.weights = take(kBlock * kMaxSlabs * 3 * 32);
-    w.sums = reinterpret_cast<__m256i*>(take(l.strip * kMaxSlabs * 4 * std::int64_t(sizeof(__m256i))));
-    w.constants = reinterpret_cast<Constants*>(take(ceil_div(s.out_c, 16) * std::int64_t(sizeof(Constants))));
+    w.at = room.take<const std::uint8_t*>(4 * l.strip + 4);
+    w.base = room.take<const std::int32_t*>(4 * l.strip + 4);
+    w.offsets = room.take<std::uint16_t>(2 * l.strip * l.stride);
+    w.weights = room.take<std::uint8_t>(kBlock * kMaxSlabs * 3 * 32);
+    w.sums = reinterpret_cast<Vec*>(room.take<std::uint8_t>(l.strip * kMaxSlabs * 4 * std::int64_t(sizeof(Vec))));
+    w.constants = room.take<Constants>(ceil_div(s.out_c, 16));
   }
-  w.bytes = at;
+  w.bytes = room.bytes();
   return w;
 }
 
@@ -127,56 +115,22 @@ int channel_of_byte(int byte, int lanes) {
   return (word & 3) + (word & 8 ? 4 : 0) + (word & 4 ? 8 : 0) + (lanes == 16 ? 0 : 16 * odd);
 }
 
-// Copies n pixels of `bytes` each, `from_step` apart, to places side by side.
-template <int Bytes>
-OVSW_AVX2_INLINE void copy_pixels(const std::uint8_t* from, std::int64_t from_step, int n, std::int64_t bytes,
-                                  std::uint8_t* to) {
-  const std::int64_t size = Bytes ? Bytes : bytes;
-  for (int i = 0; i < n; ++i, from += from_step, to += size) std::memcpy(to, from, std::size_t(size));
-}
-
-// The input rows under output pixels [begin, end) to w.map, with zeros around, so that no later step sees a border.
-void pad_map(const Shape& s, const Layout& l, const void* in, std::int64_t begin, std::int64_t end, std::uint8_t* to) {
-  const std::int64_t pixel_bytes = ceil_div(s.in_c, 64) * 8;
-  const int y0 = int(begin / s.out_w) * s.stride_h - s.pad_h;
-  const int y1 = int((end - 1) / s.out_w) * s.stride_h - s.pad_h + s.kernel_h;
-  const std::int64_t side = s.pad_w * l.tap_bytes;
-  for (int y = y0; y < y1; ++y, to += l.pitch) {
-    if (y < 0 || y >= s.in_h) {
-      std::memset(to, 0, std::size_t(l.pitch));
-      continue;
-    }
-    const std::uint8_t* from = static_cast<const std::uint8_t*>(in) + std::int64_t(y) * s.in_w * pixel_bytes;
-    std::memset(to, 0, std::size_t(side));
-    std::memset(to + l.pitch - side, 0, std::size_t(side));
-    if (l.tap_bytes == pixel_bytes) {
-      std::memcpy(to + side, from, std::size_t(l.tap_bytes * s.in_w));
-    } else if (l.tap_bytes == 2) {
-      copy_pixels<2>(from, pixel_bytes, s.in_w, 2, to + side);
-    } else if (l.tap_bytes == 4) {
-      copy_pixels<4>(from, pixel_bytes, s.in_w, 4, to + side);
-    } else {
-      copy_pixels<0>(from, pixel_bytes, s.in_w, l.tap_bytes, to + side);
-    }
-  }
-}
-
 // Table indices, then offsets, of 8 or 16 bytes of two patches.
-OVSW_AVX2_INLINE void nibbles(__m128i a, __m128i b, __m128i* even, __m128i* odd) {
+OVSW_INLINE void nibbles(__m128i a, __m128i b, __m128i* even, __m128i* odd) {
   const __m128i low = _mm_set1_epi8(15);
   *even = _mm_or_si128(_mm_and_si128(a, low), _mm_slli_epi16(_mm_and_si128(b, low), 4));
   *odd = _mm_or_si128(_mm_and_si128(_mm_srli_epi16(a, 4), low), _mm_andnot_si128(low, b));
 }
-OVSW_AVX2_INLINE void put_offsets(__m128i index, std::uint16_t* to) {
+OVSW_INLINE void put_offsets(__m128i index, std::uint16_t* to) {
   store(to, _mm256_slli_epi16(_mm256_cvtepu8_epi16(index), 4));
 }
-OVSW_AVX2_INLINE void expand8(const std::uint8_t* a, const std::uint8_t* b, std::uint16_t* to) {
+OVSW_INLINE void expand8(const std::uint8_t* a, const std::uint8_t* b, std::uint16_t* to) {
   __m128i even, odd;
   nibbles(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(a)), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)),
           &even, &odd);
   put_offsets(_mm_unpacklo_epi8(even, odd), to);
 }
-OVSW_AVX2_INLINE void expand16(const std::uint8_t* a, const std::uint8_t* b, std::uint16_t* to) {
+OVSW_INLINE void expand16(const std::uint8_t* a, const std::uint8_t* b, std::uint16_t* to) {
   __m128i even, odd;
   nibbles(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a)), _mm_loadu_si128(reinterpret_cast<const __m128i*>(b)),
           &even, &odd);
@@ -187,8 +141,8 @@ OVSW_AVX2_INLINE void expand16(const std::uint8_t* a, const std::uint8_t* b, std
 // Offsets of two patches that start at a and b in the padded map. Rows are written one after another, each up to 30
 // offsets too far; the padding at the end has to be zero.
 template <int RowBytes>
-OVSW_AVX2_INLINE void expand(const Shape& s, const Layout& l, const std::uint8_t* a, const std::uint8_t* b,
-                             std::uint16_t* to) {
+OVSW_INLINE void expand(const Shape& s, const Layout& l, const std::uint8_t* a, const std::uint8_t* b,
+                        std::uint16_t* to) {
   const std::int64_t row = RowBytes ? RowBytes : l.row_bytes;
   std::uint16_t* row_to = to;
   for (int ky = 0; ky < s.kernel_h; ++ky, a += l.pitch, b += l.pitch, row_to += 2 * row) {
@@ -201,8 +155,8 @@ OVSW_AVX2_INLINE void expand(const Shape& s, const Layout& l, const std::uint8_t
 
 // Offsets and bases of a strip. Past the end pixels repeat the last one.
 template <bool Quad, int RowBytes>
-OVSW_AVX2_INLINE void prepare(const IntArgs& args, const Layout& l, const Scratch& w, std::int64_t begin,
-                              std::int64_t first, std::int64_t last) {
+OVSW_INLINE void prepare(const IntArgs& args, const Layout& l, const Scratch& w, std::int64_t begin, std::int64_t first,
+                         std::int64_t last) {
   constexpr int kStep = Quad ? 4 : 2;
   const Shape& s = args.shape;
   const std::int64_t down = s.stride_h * l.pitch, right = s.stride_w * l.tap_bytes;
@@ -247,17 +201,17 @@ void prepare(const IntArgs& args, const Layout& l, const Scratch& w, std::int64_
 
 // Weights of `groups` groups (even) of V slabs, `slab_bytes` apart: two nibbles per byte to one.
 template <int V, int Lanes>
-OVSW_AVX2_INLINE void unpack(const std::uint8_t* packed, std::int64_t slab_bytes, int groups, std::uint8_t* to) {
-  const __m256i low = _mm256_set1_epi8(15);
+OVSW_INLINE void unpack(const std::uint8_t* packed, std::int64_t slab_bytes, int groups, std::uint8_t* to) {
+  const Vec low = _mm256_set1_epi8(15);
   for (int v = 0; v < V; ++v) {
     const std::uint8_t* from = packed + v * slab_bytes;
     std::uint8_t* out = to + v * 96;
     for (int g = 0; g < groups; g += 2, out += 2 * V * 96) {
       for (int i = 0; i < 3; ++i, from += Lanes) {
-        const __m256i two = Lanes == kSlab
-                                ? load(from)
-                                : _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-        const __m256i pair[2] = {_mm256_and_si256(two, low), _mm256_and_si256(_mm256_srli_epi16(two, 4), low)};
+        const Vec two = Lanes == kSlab
+                            ? load(from)
+                            : _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+        const Vec pair[2] = {_mm256_and_si256(two, low), _mm256_and_si256(_mm256_srli_epi16(two, 4), low)};
         for (int j = 0; j < 2; ++j) {
           const int slot = 2 * i + j;
           store(out + slot / 3 * V * 96 + slot % 3 * 32, pair[j]);
@@ -267,56 +221,44 @@ OVSW_AVX2_INLINE void unpack(const std::uint8_t* packed, std::int64_t slab_bytes
   }
 }
 
-// The running sums of one pixel pair x V slabs. A list, not an array: gcc 12 leaves an array in memory.
+// The running sums of one pixel pair x V slabs.
+struct Sum {
+  Vec low, high;
+};
 template <int V>
-struct Sums {
-  __m256i low, high;
-  Sums<V - 1> rest;
+using Sums = List<Sum, V>;
 
-  OVSW_AVX2_MEMBER void clear() {
-    low = high = _mm256_setzero_si256();
-    rest.clear();
-  }
-
-  OVSW_AVX2_MEMBER void add(__m256i t0, __m256i t1, __m256i t2, const __m256i* weights) {
-    __m256i x = _mm256_shuffle_epi8(t0, weights[0]);
-    x = _mm256_add_epi8(x, _mm256_shuffle_epi8(t1, weights[1]));
-    x = _mm256_add_epi8(x, _mm256_shuffle_epi8(t2, weights[2]));
+template <int V>
+OVSW_INLINE void add_group(Sums<V>& sums, Vec t0, Vec t1, Vec t2, const Vec* weights) {
+  sums.each([&](Sum& sum, int v) OVSW_INLINE_LAMBDA {
+    Vec x = _mm256_shuffle_epi8(t0, weights[3 * v]);
+    x = _mm256_add_epi8(x, _mm256_shuffle_epi8(t1, weights[3 * v + 1]));
+    x = _mm256_add_epi8(x, _mm256_shuffle_epi8(t2, weights[3 * v + 2]));
     // In place, and in this order: with intrinsics gcc copies every sum in every round, and at 4 slabs spills some.
-    __asm__ volatile("vpaddb %1, %0, %0" : "+x"(low) : "x"(_mm256_and_si256(x, _mm256_set1_epi8(15))));
-    __asm__ volatile("vpaddw %1, %0, %0" : "+x"(high) : "x"(_mm256_srli_epi16(x, 4)));
-    rest.add(t0, t1, t2, weights + 3);
-  }
+    __asm__ volatile("vpaddb %1, %0, %0" : "+x"(sum.low) : "x"(_mm256_and_si256(x, _mm256_set1_epi8(15))));
+    __asm__ volatile("vpaddw %1, %0, %0" : "+x"(sum.high) : "x"(_mm256_srli_epi16(x, 4)));
+  });
+}
 
-  // Even bytes are kept as the whole word and come out when 256 times the odd ones are taken off, once for all flushes.
-  template <bool First>
-  OVSW_AVX2_MEMBER void flush(__m256i* to) const {
-    const __m256i a1 = _mm256_srli_epi16(low, 8);
-    const __m256i b = _mm256_sub_epi16(high, _mm256_slli_epi16(a1, 4));
-    const __m256i b1 = _mm256_srli_epi16(b, 8);
-    to[0] = First ? low : _mm256_add_epi16(to[0], low);
-    to[1] = First ? a1 : _mm256_add_epi16(to[1], a1);
-    to[2] = First ? b : _mm256_add_epi16(to[2], b);
-    to[3] = First ? b1 : _mm256_add_epi16(to[3], b1);
-    rest.template flush<First>(to + 4);
-  }
-};
+// Even bytes are kept as the whole word and come out when 256 times the odd ones are taken off, once for all flushes.
+template <bool First>
+OVSW_INLINE void flush(const Sum& sum, Vec* to) {
+  const Vec a1 = _mm256_srli_epi16(sum.low, 8);
+  const Vec b = _mm256_sub_epi16(sum.high, _mm256_slli_epi16(a1, 4));
+  const Vec b1 = _mm256_srli_epi16(b, 8);
+  to[0] = First ? sum.low : _mm256_add_epi16(to[0], sum.low);
+  to[1] = First ? a1 : _mm256_add_epi16(to[1], a1);
+  to[2] = First ? b : _mm256_add_epi16(to[2], b);
+  to[3] = First ? b1 : _mm256_add_epi16(to[3], b1);
+}
 
-template <>
-struct Sums<0> {
-  OVSW_AVX2_MEMBER void clear() {}
-  OVSW_AVX2_MEMBER void add(__m256i, __m256i, __m256i, const __m256i*) {}
-  template <bool First>
-  OVSW_AVX2_MEMBER void flush(__m256i*) const {}
-};
-
-OVSW_AVX2_INLINE __m128i entry(std::uint16_t offset) {
+OVSW_INLINE __m128i entry(std::uint16_t offset) {
   return _mm_load_si128(reinterpret_cast<const __m128i*>(reinterpret_cast<const char*>(kPairs.entry) + offset));
 }
 
 // The table of one pixel pair in both lanes; of a quad, one pair's in each, their offsets `quad` apart.
 template <bool Quad>
-OVSW_AVX2_INLINE __m256i table(const std::uint16_t* offsets, std::int64_t quad) {
+OVSW_INLINE Vec table(const std::uint16_t* offsets, std::int64_t quad) {
   const __m128i first = entry(offsets[0]);
   return Quad ? _mm256_inserti128_si256(_mm256_castsi128_si256(first), entry(offsets[quad]), 1)
               : _mm256_broadcastsi128_si256(first);
@@ -325,46 +267,46 @@ OVSW_AVX2_INLINE __m256i table(const std::uint16_t* offsets, std::int64_t quad) 
 // One pixel pair (or quad) x V slabs x `groups` groups. Not inlined, to have all registers.
 template <int V, bool Quad, bool First>
 __attribute__((noinline)) void lookup(const std::uint16_t* offsets, std::int64_t quad, const std::uint8_t* weights,
-                                      int groups, __m256i* to) {
+                                      int groups, Vec* to) {
   Sums<V> sums;
-  sums.clear();
+  sums.each([](Sum& sum, int) OVSW_INLINE_LAMBDA { sum.low = sum.high = zero(); });
   for (int g = 0; g < groups; g += 2, offsets += 6, weights += 2 * V * 96) {
-    sums.add(table<Quad>(offsets, quad), table<Quad>(offsets + 1, quad), table<Quad>(offsets + 2, quad),
-             reinterpret_cast<const __m256i*>(weights));
-    sums.add(table<Quad>(offsets + 3, quad), table<Quad>(offsets + 4, quad), table<Quad>(offsets + 5, quad),
-             reinterpret_cast<const __m256i*>(weights) + 3 * V);
+    add_group(sums, table<Quad>(offsets, quad), table<Quad>(offsets + 1, quad), table<Quad>(offsets + 2, quad),
+              reinterpret_cast<const Vec*>(weights));
+    add_group(sums, table<Quad>(offsets + 3, quad), table<Quad>(offsets + 4, quad), table<Quad>(offsets + 5, quad),
+              reinterpret_cast<const Vec*>(weights) + 3 * V);
   }
-  sums.template flush<First>(to);
+  sums.each([to](Sum& sum, int v) OVSW_INLINE_LAMBDA { flush<First>(sum, to + 4 * v); });
 }
 
 // 16 channels of one pixel from their popcounts.
 template <Add A>
-OVSW_AVX2_INLINE __m256i finish_counts(const Target& t, std::int64_t at, int n, const Constants& k,
-                                       const std::int32_t* base, __m256i count) {
+OVSW_INLINE Vec finish_counts(const Target& t, std::int64_t at, int n, const Constants& k, const std::int32_t* base,
+                              Vec count) {
   // (count, count) times (-mult, -mult)
-  const __m256i p0 = _mm256_madd_epi16(_mm256_unpacklo_epi16(count, count), load(k.mult));
-  const __m256i p1 = _mm256_madd_epi16(_mm256_unpackhi_epi16(count, count), load(k.mult + 8));
-  return finish16<A>(t, at, n, k.shift, _mm256_add_epi32(p0, load(base)), _mm256_add_epi32(p1, load(base + 8)));
+  const Vec p0 = _mm256_madd_epi16(_mm256_unpacklo_epi16(count, count), load(k.mult));
+  const Vec p1 = _mm256_madd_epi16(_mm256_unpackhi_epi16(count, count), load(k.mult + 8));
+  return finish16<A>(t, at, n, k.shift, add32(p0, load(base)), add32(p1, load(base + 8)));
 }
 
 // `pixels` pixels x `slabs` slabs from channel c on; sums [pair][slab][4].
 template <Add A>
 __attribute__((noinline)) void finish_pairs(const Target& target, const Constants* constants,
                                             const std::int32_t* const* base, std::int64_t pixel, int pixels, int c,
-                                            int slabs, const __m256i* sums) {
+                                            int slabs, const Vec* sums) {
   const Target t = target;
   std::int64_t at = pixel * t.channels + c;
   unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step : nullptr;
   for (int i = 0; i < pixels; ++i, at += t.channels) {
     const Constants* k = constants + c / 16;
     const std::int32_t* b = base[i] + c;
-    const __m256i* sum = sums + i / 2 * 4 * slabs + i % 2 * 2;
+    const Vec* sum = sums + i / 2 * 4 * slabs + i % 2 * 2;
     for (int v = 0; v < slabs; ++v, sum += 4, k += 2, b += kSlab) {
       const int n = t.channels - c - v * kSlab;
-      const __m256i odd = sum[1];
-      const __m256i even = _mm256_sub_epi16(sum[0], _mm256_slli_epi16(odd, 8));
-      const __m256i v0 = finish_counts<A>(t, at + v * kSlab, n, k[0], b, even);
-      const __m256i v1 = n > 16 ? finish_counts<A>(t, at + v * kSlab + 16, n - 16, k[1], b + 16, odd) : v0;
+      const Vec odd = sum[1];
+      const Vec even = _mm256_sub_epi16(sum[0], _mm256_slli_epi16(odd, 8));
+      const Vec v0 = finish_counts<A>(t, at + v * kSlab, n, k[0], b, even);
+      const Vec v1 = n > 16 ? finish_counts<A>(t, at + v * kSlab + 16, n - 16, k[1], b + 16, odd) : v0;
       if (bits) put_bits32(bits, c + v * kSlab, n, v0, v1);
     }
     if (bits) bits += t.bits_step;
@@ -375,22 +317,22 @@ __attribute__((noinline)) void finish_pairs(const Target& target, const Constant
 template <Add A>
 __attribute__((noinline)) void finish_quads(const Target& target, const Constants* constants,
                                             const std::int32_t* const* base, std::int64_t pixel, int pixels,
-                                            const __m256i* sums) {
+                                            const Vec* sums) {
   const Target t = target;
   const int n = t.channels;
   std::int64_t at = pixel * n;
   unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step : nullptr;
   for (int first = 0; first < pixels; first += 4, sums += 4, base += 4) {
-    __m256i count[4];
+    Vec count[4];
     for (int i = 0; i < 2; ++i) {
-      const __m256i odd = sums[2 * i + 1];
-      const __m256i even = _mm256_sub_epi16(sums[2 * i], _mm256_slli_epi16(odd, 8));
+      const Vec odd = sums[2 * i + 1];
+      const Vec even = _mm256_sub_epi16(sums[2 * i], _mm256_slli_epi16(odd, 8));
       count[i] = _mm256_permute2x128_si256(even, odd, 0x20);
       count[i + 2] = _mm256_permute2x128_si256(even, odd, 0x31);
     }
     for (int i = 0; i < 4; ++i, at += n) {
       if (first + i == pixels) return;
-      const __m256i v = finish_counts<A>(t, at, n, *constants, base[i], count[i]);
+      const Vec v = finish_counts<A>(t, at, n, *constants, base[i], count[i]);
       if (bits) {
         put_bits16(bits, 0, n, v);
         bits += t.bits_step;
@@ -403,17 +345,17 @@ __attribute__((noinline)) void finish_quads(const Target& target, const Constant
 template <int V, bool Quad, Add A>
 void panel(const IntArgs& args, const Layout& l, const Scratch& w, int slab, std::int64_t begin, std::int64_t end,
            bool unpacked) {
-  constexpr int kLanes = Quad ? 16 : kSlab, kStep = Quad ? 4 : 2;
+  constexpr int kWidth = Quad ? 16 : kSlab, kStep = Quad ? 4 : 2;
   const Target t = make_target(args);
-  const std::int64_t slab_bytes = l.slots / 2 * kLanes;
+  const std::int64_t slab_bytes = l.slots / 2 * kWidth;
   const auto* packed = static_cast<const std::uint8_t*>(args.weights) + slab * slab_bytes;
   const std::int64_t quad = l.strip * l.stride;
   for (std::int64_t g0 = 0; g0 < l.groups; g0 += kBlock) {
     const int groups = l.groups - g0 < kBlock ? int(l.groups - g0) : kBlock;
     const bool last = g0 + groups == l.groups;
-    if (!unpacked) unpack<V, kLanes>(packed + g0 / 2 * 3 * kLanes, slab_bytes, groups, w.weights);
+    if (!unpacked) unpack<V, kWidth>(packed + g0 / 2 * 3 * kWidth, slab_bytes, groups, w.weights);
     const std::uint16_t* offsets = w.offsets + 3 * g0;
-    __m256i* sums = w.sums;
+    Vec* sums = w.sums;
     const std::int32_t* const* base = w.base;
     for (std::int64_t pixel = begin; pixel < end; pixel += kBatch * kStep, base += kBatch * kStep) {
       const int pixels = end - pixel < kBatch * kStep ? int(end - pixel) : kBatch * kStep;
@@ -428,7 +370,7 @@ void panel(const IntArgs& args, const Layout& l, const Scratch& w, int slab, std
         }
       }
       if (last) {
-        const __m256i* done = sums - ceil_div(pixels, kStep) * 4 * V;
+        const Vec* done = sums - ceil_div(pixels, kStep) * 4 * V;
         if constexpr (Quad) {
           finish_quads<A>(t, w.constants, base, pixel, pixels, done);
         } else {
@@ -469,7 +411,7 @@ void wide(const IntArgs& args, const Layout& l, const Scratch& w, std::int64_t b
         sum[c - c0] = std::int32_t(std::uint32_t(base[c]) - 2 * count * std::uint32_t(args.mult[c]));
       }
       const int n = s.out_c - c0;
-      const __m256i v = finish16<A>(t, pixel * s.out_c + c0, n, args.shift + c0, load(sum), load(sum + 8));
+      const Vec v = finish16<A>(t, pixel * s.out_c + c0, n, args.shift + c0, load(sum), load(sum + 8));
       if (t.bits) put_bits16(t.bits + pixel * t.bits_step, c0, n, v);
     }
   }
@@ -501,9 +443,9 @@ void strip(const IntArgs& args, const Layout& l, const Scratch& w, std::int64_t 
 template <Add A>
 void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const Shape& s = args.shape;
-  const Layout l = layout(s);
+  const Layout l(s);
   const Scratch w = carve(s, l, scratch);
-  pad_map(s, l, args.in, begin, end, w.map);
+  pad_bits(s, l, args.in, begin, end, w.map);
   if (l.wide) return wide<A>(args, l, w, begin, end);
   for (int c = args.first_channel; c < args.last_channel; ++c) {
     w.constants[c / 16].mult[c % 16] = std::int32_t(std::uint32_t(std::uint16_t(-args.mult[c])) * 0x10001u);
@@ -525,49 +467,31 @@ void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratc
 }  // namespace
 
 std::size_t int_bconv_packed_bytes(const Shape& s) {
-  const Layout l = layout(s);
+  const Layout l(s);
   if (l.wide) return std::size_t(s.out_c) * std::size_t(round_up(l.patch_bytes, 8));
   return std::size_t(l.slabs) * std::size_t(l.slots / 2 * l.lanes);
 }
 
 void int_bconv_pack(const Shape& s, const std::uint64_t* weights, void* packed) {
-  const Layout l = layout(s);
+  const Layout l(s);
   auto* out = static_cast<std::uint8_t*>(packed);
   std::memset(out, 0, int_bconv_packed_bytes(s));
-  const auto* in = reinterpret_cast<const std::uint8_t*>(weights);
-  const std::int64_t file_tap = ceil_div(s.in_c, 64) * 8, taps = std::int64_t(s.kernel_h) * s.kernel_w;
-  for (int c = 0; c < s.out_c; ++c) {
-    int byte = 0;
-    while (channel_of_byte(byte, l.lanes) != c % l.lanes) ++byte;
-    std::uint8_t* slab = out + c / l.lanes * (l.slots / 2 * l.lanes) + byte;
-    for (std::int64_t tap = 0; tap < taps; ++tap) {
-      const std::uint8_t* from = in + (c * taps + tap) * file_tap;
-      for (std::int64_t i = 0; i < l.tap_bytes; ++i) {
-        const std::int64_t at = tap * l.tap_bytes + i;
-        if (l.wide) {
-          out[c * round_up(l.patch_bytes, 8) + at] = from[i];
-        } else {
-          slab[at * l.lanes] = from[i];
-        }
-      }
+  int byte_of_channel[kSlab];
+  for (int byte = 0; byte < l.lanes; ++byte) byte_of_channel[channel_of_byte(byte, l.lanes)] = byte;
+  for_weights(s, l, weights, [&](int c, std::int64_t at, std::uint8_t byte) {
+    if (l.wide) {
+      out[c * round_up(l.patch_bytes, 8) + at] = byte;
+    } else {
+      out[(c / l.lanes * (l.slots / 2) + at) * l.lanes + byte_of_channel[c % l.lanes]] = byte;
     }
-  }
+  });
 }
 
-std::size_t int_bconv_scratch_bytes(const Shape& s) { return carve(s, layout(s), nullptr).bytes; }
+std::size_t int_bconv_scratch_bytes(const Shape& s) { return carve(s, Layout(s), nullptr).bytes; }
 
 void int_bconv(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   if (begin >= end) return;
-  switch (add_of(args)) {
-    case Add::kSum:
-      return run<Add::kSum>(args, begin, end, scratch);
-    case Add::kNothing:
-      return run<Add::kNothing>(args, begin, end, scratch);
-    case Add::kInt16:
-      return run<Add::kInt16>(args, begin, end, scratch);
-    case Add::kInt32:
-      return run<Add::kInt32>(args, begin, end, scratch);
-  }
+  with_add(args, [&](auto add) { run<add.kValue>(args, begin, end, scratch); });
 }
 
 }  // namespace ovsw::x86_avx2

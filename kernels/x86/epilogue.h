@@ -1,0 +1,194 @@
+// The second half of an op (shift, residual, clamp, store, binarize) for a few channels of one output pixel.
+//
+// q + residual is formed in 32 bits: q alone may leave 16 bits where the sum does not, as with a stream that is clamped
+// to all of 16 bits, so saturating q before the sum would be wrong. Saturating after it loses nothing, as lo and hi are
+// 16-bit numbers.
+//
+// After what is common: AVX-512 has masks, works on 32 channels and has them ready for all pixels of a tile; AVX2 works
+// on 16, and only the last ones of a map take another way.
+#pragma once
+
+#include "kernels/x86/vector.h"
+
+namespace ovsw::OVSW_PORTABLE::x86 {
+
+// What is added to q; kSum means that q itself, in 32 bits, is all that is wanted.
+enum class Add { kSum, kNothing, kInt16, kInt32 };
+
+template <Add A>
+struct AddConstant {
+  static constexpr Add kValue = A;
+};
+
+// fn(AddConstant of these arguments)
+template <typename Fn>
+OVSW_INLINE void with_add(const IntArgs& a, Fn fn) {
+  if (a.out32) return fn(AddConstant<Add::kSum>());
+  if (a.residual) return fn(AddConstant<Add::kInt16>());
+  if (a.residual32) return fn(AddConstant<Add::kInt32>());
+  fn(AddConstant<Add::kNothing>());
+}
+
+// Where channels go. A copy of the arguments, as every vector store might change those for all the compiler knows.
+struct Target {
+  const std::int16_t* residual;
+  const std::int32_t* residual32;
+  std::int16_t* out;
+  std::int32_t* out32;
+  unsigned char* bits;
+  int channels;
+  std::int64_t bits_step;  // bytes per pixel
+  Vec lo, hi;
+};
+
+OVSW_INLINE Target make_target(const IntArgs& a) {
+  return {a.residual,
+          a.residual32,
+          a.out,
+          a.out32,
+          a.out32 ? nullptr : reinterpret_cast<unsigned char*>(a.bits),
+          a.shape.out_c,
+          ceil_div(a.shape.out_c, 64) * 8,
+          all16(a.lo),
+          all16(a.hi)};
+}
+
+// kLanes channels, of which `some` exist, at element `at` of the maps: q + residual from sums (base included). For
+// kSum, q is written here.
+template <Add A>
+OVSW_INLINE Vec shift_add(const Target& t, std::int64_t at, Some some, const std::int32_t* shift, Vec sum) {
+  const Vec q = OVSW_MM(srav_epi32)(sum, load(shift));
+  if constexpr (A == Add::kSum) {
+    store32(t.out32 + at, some, q);
+    return q;
+  } else if constexpr (A == Add::kInt16) {
+    return add32(q, widen32(t.residual + at, some));
+  } else if constexpr (A == Add::kInt32) {
+    return add32(q, load32(t.residual32 + at, some));
+  } else {
+    return q;
+  }
+}
+
+// The values of 2 * kLanes channels from q + residual of the halves.
+OVSW_INLINE Vec values(const Target& t, Vec q0, Vec q1) { return clamp16(pack16(q0, q1), t.lo, t.hi); }
+
+#if defined(__AVX512F__)
+
+// 32 channels, of which those in `mask` exist, from q + residual of the halves: clamped and stored, as numbers at
+// element `at` and as signs at `bits`, 4 bytes or, with zeros, a whole word. One slab is stored by 32 bytes: the masked
+// half of a longer store would still hold up the load of the next pixel's residual.
+OVSW_INLINE void put32(const Target& t, std::int64_t at, __mmask32 mask, unsigned char* bits, bool word, int slabs,
+                       Vec q0, Vec q1) {
+  const Vec v = values(t, q0, q1);
+  if (t.out) {
+    if (slabs > 1) {
+      _mm512_mask_storeu_epi16(t.out + at, mask, v);
+    } else {
+      _mm256_mask_storeu_epi16(t.out + at, __mmask16(mask), _mm512_castsi512_si256(v));
+    }
+  }
+  if (bits) {
+    const std::uint64_t signs = std::uint32_t(_mm512_mask_cmpge_epi16_mask(mask, v, zero()));
+    std::memcpy(bits, &signs, word ? 8 : 4);
+  }
+}
+
+// The sums, base not included, of `pixels` pixels x `slabs` (1 or 2 of 16 channels) from channel c, a multiple of 32;
+// they lie `step` registers per pixel apart. `scale` changes a sum before its base is added.
+template <Add A, typename Scale>
+OVSW_INLINE void finish(const Target& target, const std::int32_t* shift, const std::int32_t* const* base,
+                        std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums, int step, Scale scale) {
+  const Target t = target;
+  const int n = t.channels - c;
+  const auto mask = __mmask32(low_bits(n));
+  const auto mask0 = __mmask16(mask), mask1 = __mmask16(mask >> 16);
+  const bool word = n <= 32 && c % 64 == 0;
+  std::int64_t at = pixel * t.channels + c;
+  unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step + c / 8 : nullptr;
+  for (int i = 0; i < pixels; ++i, at += t.channels, sums += step) {
+    const std::int32_t* b = base[i] + c;
+    const Vec q0 = shift_add<A>(t, at, mask0, shift + c, add32(scale(sums[0], 0), load(b)));
+    Vec q1 = q0;
+    if (slabs > 1) q1 = shift_add<A>(t, at + 16, mask1, shift + c + 16, add32(scale(sums[1], 1), load(b + 16)));
+    if constexpr (A != Add::kSum) {
+      put32(t, at, mask, bits, word, slabs, q0, q1);
+      if (bits) bits += t.bits_step;
+    }
+  }
+}
+
+// The same for any number of slabs, and sums that are right as they are.
+template <Add A>
+OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const std::int32_t* const* base,
+                             std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums, int step) {
+  for (int v = 0; v < slabs; v += 2) {
+    finish<A>(t, shift, base, pixel, pixels, c + 16 * v, slabs - v, sums + v, step, [](Vec sum, int) { return sum; });
+  }
+}
+
+#else
+
+// 16 channels, of which n > 0 exist, at element `at` of the maps, from sums (base included) of channels 0-7 and 8-15.
+// Writes and returns the clamped values.
+template <Add A>
+OVSW_INLINE Vec finish16(const Target& t, std::int64_t at, int n, const std::int32_t* shift, Vec sum0, Vec sum1) {
+  const Vec q0 = shift_add<A>(t, at, n, shift, sum0);
+  const Vec q1 = shift_add<A>(t, at + 8, n - 8, shift + 8, sum1);
+  if constexpr (A == Add::kSum) return q0;
+  const Vec v = values(t, q0, q1);
+  if (t.out) {
+    if (n >= 16) {
+      store(t.out + at, v);
+    } else {
+      store_some(t.out + at, v, n, sizeof *t.out);
+    }
+  }
+  return v;
+}
+
+// The signs of channels c to c + 31, c a multiple of 32, of which n exist, to byte c / 8 of a pixel's bits; v1 counts
+// only if n > 16. The end of the last word is zero.
+OVSW_INLINE void put_bits32(unsigned char* to, int c, int n, Vec v0, Vec v1) {
+  const Vec bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(v0, v1), _MM_SHUFFLE(3, 1, 2, 0));
+  const std::uint32_t mask = ~std::uint32_t(_mm256_movemask_epi8(bytes));
+  if (n >= 32 && (n > 32 || c % 64 != 0)) {
+    std::memcpy(to + c / 8, &mask, sizeof mask);
+  } else {
+    const std::uint64_t word = n < 32 ? mask & ((1u << n) - 1) : mask;
+    std::memcpy(to + c / 8, &word, sizeof word - std::size_t(c % 64) / 8);
+  }
+}
+
+// The same for channels c to c + 15, c a multiple of 16.
+OVSW_INLINE void put_bits16(unsigned char* to, int c, int n, Vec v) {
+  const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  const std::uint32_t mask = ~std::uint32_t(_mm_movemask_epi8(bytes));
+  if (n > 16) {
+    std::memcpy(to + c / 8, &mask, sizeof(std::uint16_t));
+  } else {
+    const std::uint64_t word = mask & ((1u << n) - 1);
+    std::memcpy(to + c / 8, &word, sizeof word - std::size_t(c % 64) / 8);
+  }
+}
+
+// The sums, base not included, of `pixels` pixels x `slabs` of 16 channels from channel c; they lie `step` registers
+// per pixel apart.
+template <Add A>
+OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const std::int32_t* const* base,
+                             std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums, int step) {
+  for (const int last = c + 16 * slabs; c < last; c += 16, sums += 2) {
+    const int n = t.channels - c;
+    for (int i = 0; i < pixels; ++i) {
+      const Vec* sum = sums + i * step;
+      const std::int32_t* b = base[i] + c;
+      const Vec v = finish16<A>(t, (pixel + i) * t.channels + c, n, shift + c, add32(sum[0], load(b)),
+                                add32(sum[1], load(b + 8)));
+      if (t.bits) put_bits16(t.bits + (pixel + i) * t.bits_step, c, n, v);
+    }
+  }
+}
+
+#endif
+
+}  // namespace ovsw::OVSW_PORTABLE::x86

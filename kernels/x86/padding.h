@@ -1,0 +1,28 @@
+// A copy of the input with zeros around, so that no step after it sees a border.
+#pragma once
+
+#include "kernels/portable/config.h"
+
+namespace ovsw::OVSW_PORTABLE::x86 {
+
+// The input rows under output pixels [begin, end), of row_bytes each, to rows with pixel_bytes per pixel.
+// copy(from, to) does the pixels of one row; what it writes after them is made zero or overwritten.
+template <typename Copy>
+OVSW_INLINE void pad_map(const Shape& s, const void* in, std::int64_t row_bytes, std::int64_t begin, std::int64_t end,
+                         std::int64_t pixel_bytes, void* padded, Copy copy) {
+  const int y0 = int(begin / s.out_w) * s.stride_h - s.pad_h;
+  const int y1 = int((end - 1) / s.out_w) * s.stride_h - s.pad_h + s.kernel_h;
+  const std::int64_t side = s.pad_w * pixel_bytes, pitch = (s.in_w + 2 * s.pad_w) * pixel_bytes;
+  auto* to = static_cast<std::uint8_t*>(padded);
+  for (int y = y0; y < y1; ++y, to += pitch) {
+    if (y < 0 || y >= s.in_h) {
+      std::memset(to, 0, std::size_t(pitch));
+      continue;
+    }
+    std::memset(to, 0, std::size_t(side));
+    copy(static_cast<const std::uint8_t*>(in) + y * row_bytes, to + side);
+    std::memset(to + pitch - side, 0, std::size_t(side));
+  }
+}
+
+}  // namespace ovsw::OVSW_PORTABLE::x86

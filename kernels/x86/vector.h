@@ -1,0 +1,138 @@
+// One register of the widest kind that a table has, under names that do not tell its width. The x86 kernels that all
+// tables share are written with these and compiled once per table, like kernels/portable.
+#pragma once
+
+// gcc 12's header warns of its own _mm512_undefined_epi32 (gcc PR 105593).
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#include "kernels/portable/config.h"
+
+#if defined(__AVX512F__)
+#define OVSW_MM(name) _mm512_##name
+#define OVSW_SI(name) _mm512_##name##_si512
+#else
+#define OVSW_MM(name) _mm256_##name
+#define OVSW_SI(name) _mm256_##name##_si256
+#endif
+
+namespace ovsw::OVSW_PORTABLE::x86 {
+
+#if defined(__AVX512F__)
+using Vec = __m512i;
+#else
+using Vec = __m256i;
+#endif
+
+constexpr int kLanes = sizeof(Vec) / sizeof(std::int32_t);  // 32-bit numbers of a register
+
+OVSW_INLINE Vec load(const void* p) { return OVSW_SI(loadu)(static_cast<const Vec*>(p)); }
+OVSW_INLINE void store(void* p, Vec v) { OVSW_SI(storeu)(static_cast<Vec*>(p), v); }
+OVSW_INLINE Vec zero() { return OVSW_SI(setzero)(); }
+OVSW_INLINE Vec all32(std::int32_t x) { return OVSW_MM(set1_epi32)(x); }
+OVSW_INLINE Vec all16(std::int32_t x) { return OVSW_MM(set1_epi16)(std::int16_t(x)); }
+OVSW_INLINE Vec all_pairs(const std::int16_t* p) {  // of two 16-bit numbers
+  std::int32_t pair;
+  std::memcpy(&pair, p, sizeof pair);
+  return all32(pair);
+}
+OVSW_INLINE Vec add32(Vec a, Vec b) { return OVSW_MM(add_epi32)(a, b); }
+OVSW_INLINE Vec multiply_pairs(Vec a, Vec b) { return OVSW_MM(madd_epi16)(a, b); }  // of 16 bits, and add both products
+OVSW_INLINE Vec clamp16(Vec v, Vec lo, Vec hi) { return OVSW_MM(min_epi16)(OVSW_MM(max_epi16)(v, lo), hi); }
+
+#if defined(__AVX512F__)
+
+// The lowest n of 64 bits; none for n < 0.
+OVSW_INLINE std::uint64_t low_bits(std::int64_t n) {
+  return n >= 64 ? ~std::uint64_t(0) : n > 0 ? (std::uint64_t(1) << n) - 1 : 0;
+}
+
+using Some = __mmask16;  // which of kLanes numbers exist
+
+OVSW_INLINE void store32(std::int32_t* p, Some some, Vec v) { _mm512_mask_storeu_epi32(p, some, v); }
+OVSW_INLINE Vec load32(const std::int32_t* p, Some some) { return _mm512_maskz_loadu_epi32(some, p); }
+OVSW_INLINE Vec widen32(const std::int16_t* p, Some some) {
+  return _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(some, p));
+}
+OVSW_INLINE Vec widen16(const std::uint8_t* p) {
+  return _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+// Packing works within 128-bit lanes.
+OVSW_INLINE Vec pack16(Vec a, Vec b) {
+  return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_packs_epi32(a, b));
+}
+OVSW_INLINE void add_products(Vec& sum, Vec a, Vec b) { sum = _mm512_dpwssd_epi32(sum, a, b); }
+
+#else
+
+// Stores n of the elements of `size` bytes in v.
+OVSW_INLINE void store_some(void* to, Vec v, int n, int size) {
+  alignas(Vec) unsigned char tail[sizeof(Vec)];
+  store(tail, v);
+  std::memcpy(to, tail, std::size_t(n) * std::size_t(size));
+}
+
+using Some = int;  // how many numbers exist from here on; loads need not know
+
+OVSW_INLINE void store32(std::int32_t* p, Some some, Vec v) {
+  if (some >= kLanes) {
+    store(p, v);
+  } else if (some > 0) {
+    store_some(p, v, some, sizeof *p);
+  }
+}
+OVSW_INLINE Vec load32(const std::int32_t* p, Some) { return load(p); }
+OVSW_INLINE Vec widen32(const std::int16_t* p, Some) {
+  return _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+OVSW_INLINE Vec widen16(const std::uint8_t* p) {
+  return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+// Packing works within 128-bit lanes: 0-3 8-11 | 4-7 12-15.
+OVSW_INLINE Vec pack16(Vec a, Vec b) {
+  return _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), _MM_SHUFFLE(3, 1, 2, 0));
+}
+// In place: with intrinsics gcc copies every sum in every round, and spills some.
+OVSW_INLINE void add_products(Vec& sum, Vec a, Vec b) {
+  __asm__ volatile("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));
+}
+
+#endif
+
+OVSW_INLINE Vec widen16(const std::int16_t* p) { return load(p); }
+
+// N structs, kept in registers: gcc 12 leaves arrays in memory.
+template <typename T, int N>
+struct List {
+  T first;
+  List<T, N - 1> rest;
+
+  // fn(element, its index, or a pointer that goes on by `step`)
+  template <typename Fn, typename At = int>
+  OVSW_INLINE void each(Fn fn, At at = 0, std::int64_t step = 1) {
+    fn(first, at);
+    rest.each(fn, At(at + step), step);
+  }
+  // fn(element, the other list's)
+  template <typename U, typename Fn>
+  OVSW_INLINE void each_with(const List<U, N>& other, Fn fn) {
+    fn(first, other.first);
+    rest.each_with(other.rest, fn);
+  }
+};
+template <typename T>
+struct List<T, 0> {
+  template <typename Fn, typename At>
+  OVSW_INLINE void each(Fn, At, std::int64_t) {}
+  template <typename U, typename Fn>
+  OVSW_INLINE void each_with(const List<U, 0>&, Fn) {}
+};
+
+}  // namespace ovsw::OVSW_PORTABLE::x86
