@@ -24,7 +24,7 @@ from ovsw.cli import add_version, command
 from ovsw.summary import table
 
 REPEAT, MIN_TIME = 40, 0.3
-QUICK_REPEAT, QUICK_MIN_TIME = 8, 0.0
+QUICK_REPEAT, QUICK_MIN_TIME = 6, 0.0
 INTERRUPTED = 130
 
 
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     how.add_argument("--repeat", metavar="N", type=int, help=f"rounds at least (default: {REPEAT})")
     how.add_argument("--min-time", metavar="S", type=float, help=f"seconds for each at least (default: {MIN_TIME})")
     how.add_argument("--pin", metavar="CPU", type=int, nargs="?", const=-1, help="stay on this CPU (default: the last)")
-    how.add_argument("--quick", action="store_true", help=f"{QUICK_REPEAT} rounds, the table only: no int8, no memory")
+    how.add_argument("--quick", action="store_true", help=f"{QUICK_REPEAT} rounds, no int8, torch and memory")
     more = p.add_argument_group("what else is measured")
     toggle = argparse.BooleanOptionalAction
     more.add_argument("--memory", action=toggle, default=None, help="peak memory (default: unless --quick)")
@@ -174,7 +174,7 @@ class Run:
         if why:
             self.progress.say(f"not installed: {', '.join(why)}")
         if self.args.quick and self.args.peers is None:
-            long = [p.name for p in peers if (p.slow or p.precision == "int8") and p.name not in why]
+            long = [p.name for p in peers if not p.quick and p.name not in why]
             why.update(dict.fromkeys(long, "left out by --quick"))
         self.progress("trying the engines", 0.0)
         tried = [p for p in peers if p.name not in why]

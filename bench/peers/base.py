@@ -35,6 +35,7 @@ class Peer:
         networks: those that it can run.
         comparable: whether its logits can be judged, that is, whether it has our weights.
         slow: whether it takes minutes to get ready.
+        quick: whether it takes part in a quick run: ready in a second or two, and of use for the paper's table.
     """
 
     modules: tuple[str, ...] = ()
@@ -45,6 +46,10 @@ class Peer:
     def __init__(self, engine: str, precision: str) -> None:
         self.engine = engine
         self.precision = precision
+
+    @property
+    def quick(self) -> bool:
+        return not self.slow and self.precision != "int8"
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from ovsw.bench.peers.base import Peer, Runner
 
 class Torch(Peer):
     modules = ("torch", "onnx")
+    quick = False  # seconds to import, and never the fastest
 
     def load(self, files: list[Path], threads: int) -> Runner:
         import onnx
