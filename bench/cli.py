@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ovsw import _core
 from ovsw import format as bnn
 from ovsw.bench import compare, context, memory
 from ovsw.bench.entries import OURS, Entry, Input, kin, ours, theirs
@@ -259,6 +260,9 @@ def _checked(args: argparse.Namespace) -> list[str]:
         raise ValueError(f"--arch: unknown network '{unknown[0]}', known are {', '.join(SIDES)}")
     if not networks and not args.model:
         raise ValueError("--arch names no network and there is no --model")
+    tables = [name for name, supported in _core.tables() if supported]
+    if args.isa is not None and args.isa not in tables:
+        raise ValueError(f"--isa: '{args.isa}' is none of {', '.join(tables)}, which this build has for this CPU")
     for option in ("threads", "batch", "repeat"):
         value = getattr(args, option)
         if value is not None and value < 1:

@@ -57,9 +57,9 @@ def html(result: dict[str, Any], paper: bool = True) -> str:
         body += [_picture(plot.table_plot, result, "latency of the engines", paper=paper)]
         body += ["<h2>All engines timed</h2>", _lines(["x ovsw: an engine's time over ovsw's in the same round."])]
         body += [_table(table.ALL_HEAD, table.all_cells(result))]
-    if "memory" in result:
-        baseline = f"{result['memory']['baseline_mb']:.0f}"
-        body.append(_lines([f"Peak: of a process of its own for each; python with numpy alone has {baseline} MB."]))
+    baseline = result.get("memory", {}).get("baseline_mb")
+    if baseline:
+        body.append(_lines([f"Peak: of a process of its own for each; python with numpy alone has {baseline:.0f} MB."]))
     for network, part in result.get("profile", {}).items():
         body += [f"<h2>Where the time goes: {escape(network)}</h2>", _lines(profile.head(part))]
         body += [_picture(plot.steps_plot, part, f"time of each step of {network}")]
