@@ -9,12 +9,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ovsw import _core
 from ovsw import format as bnn
-from ovsw.bench import compare, context, memory
+from ovsw.bench import compare, context, memory, profile, scaling
 from ovsw.bench.entries import OURS, Entry, Input, kin, ours, theirs
 from ovsw.bench.measure import Bar, interleave, ratio, spread
 from ovsw.bench.peers import REFERENCE, Peer, obstacles, select
@@ -54,8 +55,8 @@ def parser() -> argparse.ArgumentParser:
     more = p.add_argument_group("what else is measured")
     toggle = argparse.BooleanOptionalAction
     more.add_argument("--memory", action=toggle, default=None, help="peak memory (default: unless --quick)")
-    more.add_argument("--profile", action="store_true", help="each step of the first network beside its ceiling")
-    more.add_argument("--scaling", action="store_true", help="the first network over threads and batch")
+    more.add_argument("--profile", action="store_true", help="each step of each network beside its ceiling")
+    more.add_argument("--scaling", action="store_true", help="each network over threads and batch")
     more.add_argument("--emulate", metavar="CPU", help="instead: counts and model of an ARM CPU, such as cortex-a76")
     out = p.add_argument_group("results")
     out.add_argument("--no-paper", action="store_true", help="without the paper's figures")
@@ -132,25 +133,21 @@ class Run:
         for network, group in groups.items():
             with tempfile.TemporaryDirectory() as made:
                 self._network(network, group, usable if network in SIDES else [], Path(made))
-        (name, ((entry, given), *_)) = next(iter(groups.items()))
-        data, image, rounds = entry.files[0].read_bytes(), given.pixels[0], self.repeat
-        isa, threads = self.args.isa, self.args.threads
-        if self.args.profile:
-            from ovsw.bench.profile import profile
+        isa, threads, rounds = self.args.isa, self.args.threads, self.repeat
+        for entry, given in (pair for group in groups.values() for pair in group):
+            name, data, image = entry.network, entry.files[0].read_bytes(), given.pixels[0]
+            if self.args.profile:
+                self._extra("profile", name, partial(profile.profile, data, isa, threads, image, rounds))
+            if self.args.scaling:
+                self._extra("scaling", name, partial(scaling.scaling, data, isa, image, rounds, name))
 
-            self._extra("profile", lambda: {name: profile(data, isa, threads, image, rounds)})
-        if self.args.scaling:
-            from ovsw.bench.scaling import scaling
-
-            self._extra("scaling", lambda: {name: scaling(data, isa, image, rounds, name)})
-
-    def _extra(self, part: str, measure: Callable[[], dict[str, Any]]) -> None:
+    def _extra(self, part: str, network: str, measure: Callable[[], dict[str, Any]]) -> None:
         """What has been measured before must not be lost by an error here."""
-        self.progress(part, 0.0)
+        self.progress(f"{network}: {part}", 0.0)
         try:
-            self.result[part] = measure()
+            self.result.setdefault(part, {})[network] = measure()
         except Exception as e:
-            self.progress.say(f"--{part}: {one_line(e)}")
+            self.progress.say(f"--{part}, {network}: {one_line(e)}")
 
     def _groups(self, folder: Path) -> dict[str, list[tuple[Entry, Input]]]:
         """For each network our entries, which are timed in the same rounds; a user's file is one of its own kin's."""
@@ -326,18 +323,10 @@ def _write(result: dict[str, Any], args: argparse.Namespace) -> None:
         print(f"{_quoted(head)}\n\n{markdown(result, paper)}")
     else:
         print(f"{head}\n\n{text(result, paper)}")
-    shown: list[tuple[str, Callable[[dict[str, Any]], str]]] = []
-    if "profile" in result:
-        from ovsw.bench import profile
-
-        shown.append(("profile", profile.show))
-    if "scaling" in result:
-        from ovsw.bench import scaling
-
-        shown.append(("scaling", scaling.show))
-    for part, show in shown:
-        for made in result[part].values():
-            print(f"\n{show(made)}")
+    for network, made in result.get("profile", {}).items():
+        print(f"\n{network}: {profile.show(made)}")
+    for made in result.get("scaling", {}).values():
+        print(f"\n{scaling.show(made)}")
     if args.json:
         bnn.replace_file(args.json, _json(result))
     if args.markdown not in (None, "-"):

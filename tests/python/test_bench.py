@@ -422,10 +422,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_command_with_own_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One is compared with the network that it has the shape of, the other stands alone."""
-    paths = [str(tmp_path / name) for name in ("mine.bnn", "small.bnn", "out.json")]
+    paths = [str(tmp_path / name) for name in ("mine.bnn", "small.bnn", "out.json", "page.html", "table.png")]
     bnn.write(random_resnet(NET, seed=3, numerics="float"), paths[0])
     bnn.write(random_resnet("resnet18", num_classes=10, size=32), paths[1])
     args = ["--arch", NET, "--peers", "none", "--quick", "--memory", "--batch", "2", "--image", PHOTO]
+    args += ["--profile", "--scaling", "--html", paths[3], "--plot", paths[4]]
     assert cli.main([*args, "--model", *paths[:2], "--json", paths[2]]) == 0
     made = json.loads(Path(paths[2]).read_text())
     schema(made, cli.QUICK_REPEAT)
@@ -436,6 +437,13 @@ def test_command_with_own_files(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ]
     assert all(r["memory_mb"] > made["memory"]["baseline_mb"] for r in made["rows"])
     shown = capsys.readouterr().out
+    for part in ("profile", "scaling"):
+        assert list(made[part]) == [NET, *paths[:2]]
+    for network, steps in ((NET, "layer3.2.conv2"), (paths[1], "layer4.1.conv2")):
+        assert f"\n{network}: " in shown
+        assert steps in [s["name"] for s in made["profile"][network]["steps"]]
+        assert f"Where the time goes: {network}" in Path(paths[3]).read_text()
+    assert Path(paths[4]).read_bytes()[:4] == b"\x89PNG"
     assert "times are per image" in shown
     for path in paths[:2]:
         assert cells(shown, path)[0][1:3] == ["1/1", f"{Path(path).stat().st_size / 1e6:.2f}"]
