@@ -192,7 +192,7 @@ class Run:
         args = self.args
         entries, shown = [entry for entry, _ in group], group[0][1].normalised
         self.result["context"]["isa"] = entries[0].isa
-        parameters = _parameters(network) if network in SIDES else None
+        parameters = _parameters(network, args.batch) if network in SIDES else None
         self.result["networks"][network] = {"parameters": parameters, "own": network not in SIDES}
         if peers:
             how = (args.threads, args.batch, folder, shown)
@@ -295,14 +295,15 @@ def _pin(cpu: int, threads: int) -> list[int]:
     return chosen
 
 
-def _parameters(network: str) -> int | None:
+def _parameters(network: str, batch: int = 1) -> int | None:
+    """Of the model that the peers get, which is made only once for both."""
     if importlib.util.find_spec("onnx") is None:
         return None
     import onnx
 
     from ovsw.bench.float_nets import parameters
 
-    return parameters(onnx.load_from_string(float_bytes(network)))
+    return parameters(onnx.load_from_string(float_bytes(network, batch)))
 
 
 def _emulate(cpu: str, networks: list[str], out: str | None) -> int:

@@ -19,6 +19,7 @@ import numpy as np
 from ovsw import Engine, _core
 from ovsw import format as bnn
 from ovsw.bench.emulate import counts
+from ovsw.bench.measure import spread
 from ovsw.bench.random_nets import random_resnet
 from ovsw.cli import add_version, command
 from ovsw.summary import table
@@ -133,9 +134,9 @@ def measure(network: str, numerics: str, isas: list[str], rounds: int) -> list[d
 def _row(
     network: str, op: str, shape: str, layers: int, isa: str, seconds: np.ndarray, macs: float, ratio: Any
 ) -> dict[str, Any]:
-    p10, median, p90 = (float(us) for us in 1e6 * np.percentile(seconds, [10, 50, 90]))
+    us = spread(1e6 * seconds)
     row: dict[str, Any] = {"network": network, "op": op, "shape": shape, "layers": layers, "isa": isa}
-    row.update(us=median, p10=p10, p90=p90, gmacs=macs / median / 1e3)
+    row.update(us=us["median"], p10=us["p10"], p90=us["p90"], gmacs=macs / us["median"] / 1e3)
     row["popcnt"] = None if ratio is None else float(np.median(ratio))
     return row
 

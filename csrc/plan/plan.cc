@@ -76,7 +76,6 @@ class Planner {
     const IntKernels& k = table_.integer;
     IntArgs& args = step->int_args;
     args.shape = op.shape;
-    args.last_channel = op.shape.out_c;
     args.channel_shift = op.channels_before;
     args.lo = std::int32_t(op.clamp_lo);
     args.hi = std::int32_t(op.clamp_hi);

@@ -23,7 +23,7 @@ struct Step {
   KernelFn kernel;   // float numerics, else null
   KernelArgs args;   // all but the addresses inside the arena
   IntFn int_kernel;  // integer numerics, else null
-  IntArgs int_args;  // likewise
+  IntArgs int_args;  // likewise, and but for the range of channels
   Shape shape;
   std::size_t in, residual, out, bits;
   ValueKind residual_kind, out_kind;  // where those are
