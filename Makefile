@@ -8,11 +8,15 @@ PROJECT := setup.py pyproject.toml constraints.txt python/ovsw/_version.py
 CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE)) $(wildcard tools/arm64/*.c)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help run test test-arm64 count-arm64 lint format bench wheel clean
+# Tests use all cores, up to four, and say what was skipped and why.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
+
+.PHONY: help run test test-all test-arm64 count-arm64 lint format bench wheel clean
 
 help:
 	@echo "make run     set up and run the demo: binarized ResNet18 and ResNet34 on a photo"
-	@echo "make test    set up and run linters and all tests"
+	@echo "make test    set up and run linters and tests"
+	@echo "make test-all     the same with those tests that take long"
 	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"
 	@echo "make count-arm64  instructions of one inference there, beside ncnn"
 	@echo "make lint    ruff, mypy, clang-format"
@@ -24,9 +28,10 @@ help:
 run: $(VENV)/.run
 	@$(BIN)/ovsw-demo
 
-test: $(VENV)/.dev lint
-	@tools/browser/setup
-	@$(BIN)/python -m pytest
+# Nothing is installed on your machine; in CI no test is skipped for want of a browser.
+test test-all: $(VENV)/.dev lint
+	@$(if $(CI),tools/browser/setup)
+	@$(PYTEST) $(if $(filter test,$@),-m "not slow")
 
 test-arm64: $(VENV)/.dev
 	@PYTHON=$(BIN)/python tools/arm64/setup

@@ -15,34 +15,35 @@ from pathlib import Path
 
 ROOT = Path(__file__).absolute().parents[2]
 PYTHON = ROOT / "build" / "arm64" / "python"
-TESTS = ROOT / "tests" / "python"
 ISA = "tools/arm64/test_isa.py"
 
-_CHILD = "its time limit is too short for a child process under emulation"
+_CHILD = "its child process has limits of time and memory that an emulator does not keep"
+_HOSTILE = "tests/format/test_hostile.py"
 LEFT_OUT = {
-    "test_engine.py::test_fork": "qemu-user cannot fork a process that has threads",
-    "test_engine.py::test_gil_is_released": "half a minute, says nothing about a CPU",
-    "test_format.py::test_every_field_set_to_every_hostile_number": _CHILD,
-    "test_format.py::test_random_mutations": _CHILD,
-    "test_format.py::test_huge_values_are_refused_at_once": _CHILD,
-    "test_format.py::test_maps_that_need_too_much_memory_together_are_refused": _CHILD,
-    "test_format.py::test_a_map_at_the_cap_takes_no_memory_before_it_runs": _CHILD,
-    "test_format.py::test_small_files_do_not_take_much_memory": _CHILD,
-    "test_format.py::test_a_wide_binary_window_loads_in_reasonable_time": _CHILD,
-    "test_format.py::test_huge_tensors_are_refused_at_once": "a minute of writing zeros, says nothing about a CPU",
+    "tests/runtime/test_engine.py::test_fork": "qemu-user cannot fork a process that has threads",
+    "tests/runtime/test_engine.py::test_gil_is_released": "half a minute, says nothing about a CPU",
+    f"{_HOSTILE}::test_every_field_set_to_every_hostile_number": _CHILD,
+    f"{_HOSTILE}::test_random_mutations": _CHILD,
+    f"{_HOSTILE}::test_huge_values_are_refused_at_once": _CHILD,
+    f"{_HOSTILE}::test_maps_that_need_too_much_memory_together_are_refused": _CHILD,
+    f"{_HOSTILE}::test_a_map_at_the_cap_takes_no_memory_before_it_runs": _CHILD,
+    f"{_HOSTILE}::test_small_files_do_not_take_much_memory": _CHILD,
+    f"{_HOSTILE}::test_a_wide_binary_window_loads_in_reasonable_time": _CHILD,
+    f"{_HOSTILE}::test_huge_tensors_are_refused_at_once": "a minute of writing zeros, says nothing about a CPU",
 }
 
 
 def jobs() -> list[tuple[str, list[str]]]:
     """(CPU, arguments for pytest), the longest first."""
-    kernels = [f"tests/python/{p.name}" for p in sorted(TESTS.glob("test_*kernels.py"))]
-    bits = ["tests/python/test_bits.py", "-k", "everywhere and arm_neon"]  # on a CPU with dotprod, both tables
-    whole = [ISA, "tests/python/test_engine.py"]
-    engine = ["tests/python/test_format.py", "-k", "test_engine"]
+    kernels = ["tests/kernels/test_float.py", "tests/kernels/test_integer.py"]
+    bits = ["tests/kernels/test_bits.py", "-k", "everywhere and arm_neon"]  # on a CPU with dotprod, both tables
+    whole = [ISA, "tests/runtime/test_engine.py"]
+    files = [f"tests/format/test_{name}.py" for name in ("document", "round_trips", "damaged", "bad_graphs", "hostile")]
+    engine = [*files[:2], "-k", "test_engine"]
     return [
         ("cortex-a76", [*kernels, "-k", "arm_neon_dot"]),
         ("cortex-a72", [*kernels, "-k", "arm_neon"]),
-        ("max", ["tests/python/test_format.py"]),
+        ("max", files),
         ("cortex-a53", bits),
         ("cortex-a72", bits),
         ("cortex-a76", bits),
@@ -59,7 +60,7 @@ def jobs() -> list[tuple[str, list[str]]]:
 def run(job: tuple[str, list[str]]) -> tuple[bool, str]:
     """Whether it passed, and what to say about it."""
     cpu, tests = job
-    deselect = [f"--deselect=tests/python/{name}" for name in LEFT_OUT]
+    deselect = [f"--deselect={name}" for name in LEFT_OUT]
     command = [str(PYTHON), "-m", "pytest", "-rs", "-p", "no:cacheprovider", "--color=no", *deselect, *tests]
     start = time.monotonic()
     done = subprocess.run(
@@ -73,7 +74,7 @@ def run(job: tuple[str, list[str]]) -> tuple[bool, str]:
     text = done.stdout.strip()
     lines = text.splitlines() or ["no output"]  # the last one counts the tests
     skipped = "".join(f"\n  {line}" for line in lines if line.startswith("SKIPPED"))
-    names = " ".join(t.replace("tests/python/", "") for t in tests)
+    names = " ".join(t.removeprefix("tests/") for t in tests)
     summary = f"{cpu}: {names}: {lines[-1]} ({time.monotonic() - start:.0f} s with start){skipped}"
     return done.returncode == 0, summary if done.returncode == 0 else f"{text}\n{summary}"
 
@@ -83,7 +84,7 @@ def stale() -> list[str]:
     found = []
     for entry in LEFT_OUT:
         file, test = entry.split("::")
-        if f"def {test}(" not in (TESTS / file).read_text():
+        if f"def {test}(" not in (ROOT / file).read_text():
             found.append(entry)
     return found
 

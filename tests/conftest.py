@@ -1,0 +1,31 @@
+"""Fixtures of more than one room."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from support import TABLES
+
+# Workers of pytest-xdist share the cores: one thread each. Read when torch is loaded, here and in child processes.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(params=TABLES)
+def isa(request: pytest.FixtureRequest) -> str:
+    """Each kernel table that this machine can run."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """Test runs beside each other spin at torch's barriers, and forked ones must not inherit its threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

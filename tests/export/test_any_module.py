@@ -1,0 +1,425 @@
+"""Any network: the steps after `load` know no names. It is exact or refused, with all reasons at once."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ovsw import Engine
+from ovsw import format as bnn
+from ovsw.export import ExportError
+from ovsw.export.fold import fold
+from ovsw.export.pack import pack
+from ovsw.export.trace import trace
+from ovsw.export.validate import validate
+from ovsw.nn import BinaryConv2d
+
+from support.exporting import TOLERANCE
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+class Foreign(nn.Module):
+    """Much that the exporter does not know, in one network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.grouped = nn.Conv2d(8, 8, 3, padding=1, groups=2)
+        self.dilated = nn.Conv2d(8, 8, 3, padding=2, dilation=2)
+        self.mirrored = nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect")
+        self.gelu = nn.GELU()
+        self.norm = nn.BatchNorm2d(8, track_running_stats=False)
+        self.group_norm = nn.GroupNorm(2, 8)
+        self.blur = nn.AvgPool2d(3, 1, 1)
+        self.ceil = nn.MaxPool2d(3, 2, ceil_mode=True)
+        self.turned = nn.ConvTranspose2d(8, 8, 2, 2)
+        self.adaptive = nn.AdaptiveAvgPool2d(5)
+        self.head = nn.Linear(8 * 5 * 5, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.gelu(self.dilated(self.grouped(self.stem(x))))
+        x = self.blur(self.group_norm(self.norm(self.mirrored(x))))
+        x = self.turned(self.ceil(x)) * 2
+        x = torch.sigmoid(x) + 1
+        x = F.pad(x, (1, 1, 0, 0))
+        return self.head(self.adaptive(x.transpose(2, 3)).flatten(1)).softmax(1)
+
+
+def test_everything_unsupported_is_listed_at_once() -> None:
+    with pytest.raises(ExportError) as caught:
+        validate(trace(Foreign().eval(), (3, 16, 16)))
+    message = str(caught.value)
+    reasons = {
+        "grouped": "groups=2",
+        "dilated": "dilation=(2, 2)",
+        "mirrored": "reflect",
+        "gelu": "GELU",
+        "norm": "running statistics",
+        "group_norm": "GroupNorm",
+        "blur": "padding",
+        "ceil": "rounding",
+        "turned": "ConvTranspose2d",
+        "mul": "mul()",
+        "sigmoid": "sigmoid()",
+        "add": "addition",
+        "pad": "(1, 1, 0, 0)",
+        "transpose": "transpose()",
+        "adaptive": "5x5",
+        "softmax": "softmax()",
+    }
+    found = {problem.split(":")[0]: problem for problem in caught.value.problems}
+    assert found.keys() == reasons.keys()
+    for name, reason in reasons.items():
+        assert reason in found[name]
+        assert found[name] in message
+    assert f"{len(reasons)} problem(s)" in message
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.mean((2, 3))) if x.sum() > 0 else x
+
+
+@pytest.mark.parametrize(
+    ("module", "named"),
+    [
+        (Branching(), "Branching cannot be traced"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()), "read by"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.ReLU(), nn.Linear(144, 2)), "read by"),
+    ],
+    ids=["branch", "flattened output", "flattened relu"],
+)
+def test_untraceable(module: nn.Module, named: str) -> None:
+    with pytest.raises(ExportError, match=named):
+        validate(trace(module.eval(), (3, 8, 8)))
+
+
+class Plain(nn.Module):
+    """The common order; conv with bias, overlapping max-pool, odd channel counts, a strided binary 1x1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 5, 5, stride=2, padding=2),
+            nn.BatchNorm2d(5),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+            nn.BatchNorm2d(5),
+            BinaryConv2d(5, 67, 3, padding=1),
+            nn.BatchNorm2d(67),
+            nn.PReLU(67),
+            BinaryConv2d(67, 9, 1, stride=2),
+            nn.BatchNorm2d(9),
+            nn.Hardtanh(-0.7, 1.3),
+            nn.Dropout(0.5),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(9, 6),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+class BinaryInput(nn.Module):
+    """Signs of the input itself, which is also read by a real layer and as a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signs = BinaryConv2d(3, 3, 3, padding=1, learned_scale=True)
+        self.again = BinaryConv2d(3, 3, (1, 3), padding=(0, 1))  # type: ignore[arg-type]
+        self.real = nn.Conv2d(3, 3, (3, 1), padding=(1, 0), bias=False)
+        self.head = nn.Linear(3 * 6 * 10, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.signs(x) + x
+        z = self.real(x) + self.again(x)
+        return self.head((y + z).flatten(1))
+
+
+class Sums(nn.Module):
+    """Additions of a value with itself, of three values, under a norm, and of two binary layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.a = BinaryConv2d(8, 8, 3, padding=1)
+        self.b = BinaryConv2d(8, 8, 3, padding=1, learned_scale=True)
+        self.after = nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = self.norm(x + x)
+        y = self.a(x) + self.b(x)
+        y = F.hardtanh(self.after(y + x + y))
+        y = y + y
+        y = y + self.a(y)  # the same layer a second time
+        return self.head(F.adaptive_avg_pool2d(y, (1, 1)).flatten(1))
+
+
+class ManyReaders(nn.Module):
+    """One activation read by two binary layers, a real layer, a pool and two additions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 12, 3, padding=1), nn.BatchNorm2d(12), nn.Hardtanh())
+        self.a = nn.Sequential(BinaryConv2d(12, 12, 3, padding=1), nn.BatchNorm2d(12))
+        self.b = nn.Sequential(BinaryConv2d(12, 12, 1), nn.BatchNorm2d(12))
+        self.real = nn.Conv2d(12, 12, 1)
+        self.pool = nn.MaxPool2d(3, 1, 1)
+        self.side = nn.Linear(12, 5)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        a, b = self.a(x) + x, F.relu(self.b(x)) + x
+        y = F.hardtanh(a) + self.real(x) + self.pool(x)
+        side = self.side(F.adaptive_avg_pool2d(x, 1).flatten(1))
+        return self.head(F.adaptive_avg_pool2d(y + b, 1).flatten(1)) + side
+
+
+class Pools(nn.Module):
+    """Max-pools behind scales of both signs: of values nobody else reads, and of values that are read elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.MaxPool2d(2))
+        self.private = nn.Sequential(
+            BinaryConv2d(16, 16, 3, padding=1, learned_scale=True), nn.BatchNorm2d(16), nn.MaxPool2d(3, 2, 1)
+        )
+        self.public = BinaryConv2d(16, 16, 3, padding=1, learned_scale=True)
+        self.norm = nn.BatchNorm2d(16)
+        self.pool = nn.MaxPool2d(2)
+        self.last = nn.Sequential(BinaryConv2d(16, 16, 3, padding=1, learned_scale=True), nn.MaxPool2d(2))
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.private(self.stem(x))
+        dots = self.public(x)
+        normed = self.norm(dots)
+        y = self.pool(dots) + self.pool(normed)
+        z = F.avg_pool2d(normed, 2) + self.last(x)
+        return self.head(F.adaptive_avg_pool2d(y + z, 1).flatten(1))
+
+
+class Vectors(nn.Module):
+    """Flattened maps of several pixels, and layers on vectors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = BinaryConv2d(3, 7, 3, stride=2, padding=1)
+        self.scale = nn.BatchNorm2d(7, affine=False)
+        self.act = nn.PReLU()
+        self.pool = nn.AdaptiveAvgPool2d((2, 3))
+        self.wide = nn.Linear(42, 20, bias=False)
+        self.norm = nn.BatchNorm1d(20)
+        self.slope = nn.PReLU(20)
+        self.other = nn.Linear(42, 20)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(20, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(self.act(self.scale(self.stem(x))))
+        x = x.view(x.size(0), -1)
+        y = self.slope(self.norm(self.wide(x))) + self.other(self.drop(x))
+        return self.head(y.relu())
+
+
+class Functional(nn.Module):
+    """Calls instead of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, padding=1)
+        self.a = BinaryConv2d(6, 10, 3, stride=2, padding=1)
+        self.b = BinaryConv2d(10, 10, 3, padding=1)
+        self.head = nn.Linear(10 * 2 * 2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.hardtanh(self.stem(x), -0.8, 0.9)
+        short = F.pad(F.avg_pool2d(x, 2), (0, 0, 0, 0, 1, 3))
+        x = F.hardtanh(self.a(x) + short, max_val=2.0)
+        y = torch.relu(self.b(x)).add(x)
+        y += x
+        y = F.max_pool2d(y, kernel_size=3, stride=2, padding=1)
+        y = F.max_pool2d(y, 2)
+        return self.head(torch.flatten(y, start_dim=1))
+
+
+class BitsOnly(nn.Module):
+    """Binary layers one after another, nothing between them, down to one pixel; the logits are a convolution's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            BinaryConv2d(3, 130, 3, stride=2, padding=1),
+            BinaryConv2d(130, 64, 3, padding=1),
+            nn.Identity(),
+            BinaryConv2d(64, 65, 2, stride=2),
+            nn.BatchNorm2d(65),
+            nn.AvgPool2d((3, 5)),
+            nn.Conv2d(65, 4, 1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x).flatten(1)
+
+
+def randomised(model: nn.Module, seed: int) -> nn.Module:
+    """Gives norms, slopes and scales values that matter, with negative ones among them."""
+    torch.manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            assert module.running_mean is not None
+            assert module.running_var is not None
+            module.running_mean.normal_(0, 0.5)
+            module.running_var.uniform_(0.5, 2.0)
+            if module.affine:
+                nn.init.normal_(module.weight)
+                nn.init.normal_(module.bias, 0, 0.5)
+        elif isinstance(module, nn.PReLU):
+            nn.init.normal_(module.weight, 0.2, 0.4)
+        elif isinstance(module, (nn.Conv2d, nn.Linear)):
+            nn.init.normal_(module.weight, 0.02, 0.3)
+        if isinstance(module, BinaryConv2d) and module.scaling_factor is not None:
+            nn.init.normal_(module.scaling_factor, 0, 0.2)
+    return model.eval()
+
+
+def in_float64(model: nn.Module, x: Tensor) -> tuple[np.ndarray, list[float]]:
+    """The output, and per binary layer the smallest |value| whose sign is taken.
+
+    Exact zeros are left out: they come from ReLUs and padding, and no rounding makes them anything else.
+    """
+    margins: list[float] = []
+
+    def watch(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        margins.append(float(inputs[0].abs().where(inputs[0] != 0, torch.inf).min()))
+
+    double = copy.deepcopy(model).double()
+    for module in double.modules():
+        if isinstance(module, BinaryConv2d):
+            module.register_forward_pre_hook(watch)
+    with torch.no_grad():
+        return double(x.double()).numpy(), margins
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [
+        (Plain, (3, 17, 23)),
+        (BinaryInput, (3, 6, 10)),
+        (Sums, (3, 9, 7)),
+        (ManyReaders, (3, 8, 8)),
+        (Pools, (3, 24, 32)),
+        (Vectors, (3, 8, 12)),
+        (Functional, (3, 16, 16)),
+        (BitsOnly, (3, 12, 20)),
+    ],
+)
+def test_any_network(network: type[nn.Module], shape: tuple[int, int, int], seed: int) -> None:
+    model = randomised(network(), seed)
+    candidates = [torch.randn(1, *shape) for _ in range(12)]
+    x = max(candidates, key=lambda candidate: min(in_float64(model, candidate)[1]))
+    expected, margins = in_float64(model, x)
+    assert min(margins) > 2e-6
+    graph = trace(model, shape)
+    assert validate(graph) == []
+    packed = pack(fold(graph), shape, [0.0] * 3, [1.0] * 3, {})
+    assert sum(op.kind == "bconv" for op in packed.ops) == len(margins)  # none is computed twice
+    data = bnn.to_bytes(packed)
+    tolerance = TOLERANCE * max(1.0, float(np.abs(expected).max()))
+    for threads in (1, 2):
+        assert np.abs(Engine(data, threads=threads).run(x.numpy()) - expected).max() < tolerance
+
+
+class Added(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = BinaryConv2d(3, 6, 1), nn.Conv2d(3, 6, 1)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.adaptive_avg_pool2d(torch.add(self.a(x), self.b(x)), 1).flatten(1))
+
+
+class Inplace(Added):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x) + self.b(x)
+        z = F.relu(y, inplace=True)  # y too
+        return self.head(F.adaptive_avg_pool2d(y + z, 1).flatten(1))
+
+
+class Accumulated(Added):
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.b(x)
+        z = y.add_(self.a(x))  # y too
+        return self.head(F.adaptive_avg_pool2d(y + z, 1).flatten(1))
+
+
+class MapOut(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = BinaryConv2d(3, 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x)
+
+
+@pytest.mark.parametrize("network", [Added, Inplace, Accumulated, MapOut])
+def test_exact_or_refused(network: type[nn.Module]) -> None:
+    model = randomised(network(), 0)
+    x = torch.randn(1, 3, 5, 5)
+    expected, _ = in_float64(model, x)
+    graph = trace(model, (3, 5, 5))
+    try:
+        validate(graph)
+    except ExportError:
+        assert network is not Added
+        return
+    got = Engine(bnn.to_bytes(pack(fold(graph), (3, 5, 5), [0.0] * 3, [1.0] * 3, {}))).run(x.numpy())
+    assert np.abs(got - expected.reshape(1, -1)).max() < TOLERANCE
+
+
+class Weights(nn.Module):
+    """Functional forms with weights of their own, which fx cannot normalise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4, 3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(F.conv2d(x, self.w)).mean((2, 3))
+
+
+class Beyond(nn.Module):
+    """Layers that torch.fx traces, the tables know and the engine cannot run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.padded = nn.Conv2d(3, 3, 1, padding=1)
+        self.rows = nn.Linear(8, 5)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.adaptive_avg_pool2d(self.rows(self.padded(x)), 1).flatten(1))
+
+
+@pytest.mark.parametrize(("network", "named"), [(Weights, ("conv2d", "sigmoid", "mean")), (Beyond, ("padded", "rows"))])
+def test_all_of_it_is_listed(network: type[nn.Module], named: tuple[str, ...]) -> None:
+    with pytest.raises(ExportError) as caught:
+        validate(trace(network().eval(), (3, 6, 6)))
+    assert [n for n in named if n not in str(caught.value)] == []

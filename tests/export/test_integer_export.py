@@ -1,0 +1,225 @@
+"""Integer files of `ovsw-export`: sizes, options, the command, accuracy on images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ovsw import Engine, numerics
+from ovsw import format as bnn
+from ovsw.bench.random_nets import random_resnet
+from ovsw.export import ExportError, ExportOptions, export
+from ovsw.export.cli import main
+from ovsw.export.pack import pack_integer
+from ovsw.export.quantize import TOP, NotIntegerError, quantize
+from ovsw.nn import create
+
+from support import DATA, oracle, shared
+from support.quantizing import R20, Gentle, folded, loaded, normalisation, randomised, simulated, state_of
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "most"),
+    [
+        ("resnet18", "int16", 2_810_000),
+        ("resnet18", "int8", 2_150_000),
+        ("resnet34", "int16", 4_120_000),
+        ("resnet34", "int8", 3_450_000),
+    ],
+)
+def test_sizes(name: str, weights: str, most: int) -> None:
+    model = random_resnet(name, numerics="integer", weights=weights)
+    numerics.check(model)
+    assert len(bnn.to_bytes(model)) <= most
+    assert model.metadata["labels"] == "imagenet"
+    width = {"int16": "i16", "int8": "i8"}[weights]
+    real_ones = [op for op in model.ops if op.kind in ("conv", "linear")]
+    assert {model.tensors[op.weight or 0].dtype for op in real_ones} == {width}
+    assert {model.tensors[op.weight or 0].dtype for op in model.ops if op.kind == "bconv"} == {"bits"}
+
+
+def test_an_8_bit_stem() -> None:
+    model = random_resnet("resnet18", num_classes=10, size=32, numerics="integer", stem="int8")
+    dtypes = [model.tensors[op.weight].dtype for op in model.ops if op.kind != "bconv" and op.weight is not None]
+    assert dtypes == ["i8", *["i16"] * 4]
+
+
+@pytest.mark.parametrize("stem", ["int8", "int16"])
+def test_the_largest_weights_of_a_stem(stem: str, isa: str) -> None:
+    """A stem whose results are beyond the clamp from one step of a pixel to the next is the last that fits."""
+    model = randomised(Gentle(), 0, binary=1e-5)
+    images = np.random.default_rng(2).integers(0, 256, (5, 32, 32, 3), np.uint8)
+    with torch.no_grad():
+        model.stem[0].weight[2, 0, 1, 1] = 60.0  # type: ignore[index]
+        model.stem[1].weight[2] = float(torch.sqrt(model.stem[1].running_var[2] + 1e-5))  # type: ignore[index,operator]
+    logits, expected, packed, warnings = simulated(model, (3, 32, 32), images, stem=stem)
+    assert warnings == []
+    counts = 60 * (TOP / 1.2) / (255 * oracle.CIFAR[1][0])
+    found = packed.tensors[packed.ops[0].weight or 0].array[2].max()
+    assert abs(found - counts / {"int8": 256, "int16": 1}[stem]) < 2.5
+    assert np.abs(logits - expected).max() < 0.2
+    assert Engine(bnn.to_bytes(packed), isa=isa).run(images).tolist() == logits.tolist()
+    with torch.no_grad():
+        model.stem[0].weight[2, 0, 1, 1] *= 2  # type: ignore[index]
+    with pytest.raises(NotIntegerError, match=rf"stem.0: 1 channels have weights .* too large for {stem[3:]} bits"):
+        simulated(model, (3, 32, 32), images, stem=stem)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet34", "cresnet20"])
+def test_random_networks_are_the_exported_ones(name: str) -> None:
+    arch = {"resnet18": "ResNet18_1w1a", "resnet34": "ResNet34_1w1a", "cresnet20": R20}[name]
+    mean, std = normalisation(arch)
+    state = state_of(arch, 32)
+    made, _ = quantize(folded(loaded(arch, state, 32), (3, 32, 32)), mean, std)
+    exported = pack_integer(made, (3, 32, 32), mean, std, {})
+    random_one = random_resnet(name, num_classes=10, size=32, numerics="integer")
+    assert random_one.ops == exported.ops
+    assert random_one.values == exported.values
+    assert [(t.dtype, t.shape) for t in random_one.tensors] == [(t.dtype, t.shape) for t in exported.tensors]
+    assert random_one.version == (1, 1)
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_integer_is_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, target = tmp_path / "c.pth", tmp_path / "m.bnn"
+    torch.save(state_of(R20, 32, learned=True), checkpoint)
+    code, out, err = run(capsys, str(checkpoint), "-o", str(target), "--json", "--labels", "cifar10")
+    assert (code, err) == (0, "")
+    report = json.loads(out)
+    assert report["numerics"] == "integer"
+    assert report["not_integer"] is None
+    assert report["labels"] == 10
+    assert report["verification"]["images"] == 4
+    assert report["integer_verification"]["images"] == 4
+    assert report["bytes"] == target.stat().st_size < 66_000
+    model = bnn.read(target)
+    assert (model.numerics, model.version, model.metadata["labels"]) == ("integer", (1, 1), "cifar10")
+    assert Engine(target).labels[1] == "automobile"
+    code, out, _ = run(capsys, str(checkpoint), "-o", str(target), "--force", "--weights", "int8", "--verify", "1")
+    assert code == 0
+    assert "numerics integer" in out
+    assert "simulation's bits on 1 random images" in out
+    assert bnn.read(target).tensors[bnn.read(target).ops[-1].weight or 0].dtype == "i8"
+    code, out, _ = run(capsys, str(checkpoint), "-o", str(target), "--force", "--numerics", "float", "--verify", "0")
+    assert code == 0
+    assert bnn.read(target).version == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("arch", "reason"),
+    [
+        ("cResNet18_1w1a", "conv1: its result is not clamped"),
+        ("VGGSmall_1w1a", "nonlinear5: the activation prelu"),
+    ],
+)
+def test_auto_falls_back_to_float(arch: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, target = tmp_path / "c.pth", tmp_path / "m.bnn"
+    torch.save(create(arch, 10).state_dict(), checkpoint)
+    base = (str(checkpoint), "-o", str(target), "--verify", "0", "--zero-weights", "plus")
+    for options in (("--numerics", "integer"), ("--weights", "int8"), ("--stem", "int8")):
+        code, out, err = run(capsys, *base, *options)
+        assert (code, out) == (2, "")
+        assert reason in err
+        assert not target.exists()
+    code, _, err = run(capsys, *base)
+    assert code == 0
+    assert err.count("\n") == 1
+    assert reason in err
+    assert "float" in err
+    assert bnn.read(target).numerics == "float"
+    code, _, err = run(capsys, *base, "--numerics", "float", "--force")
+    assert (code, err) == (0, "")
+    code, _, err = run(capsys, *base, "--numerics", "float", "--weights", "int8", "--force")
+    assert code == 2
+    assert "--weights" in err
+    checkpoint.unlink()
+
+
+def test_a_wrong_engine_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint, target = tmp_path / "c.pth", tmp_path / "m.bnn"
+    torch.save(state_of(R20, 32), checkpoint)
+    right = numerics.simulate
+    monkeypatch.setattr(numerics, "simulate", lambda *args: np.nextafter(right(*args), np.float32(np.inf)))
+    with pytest.raises(RuntimeError, match="the engine differs from the simulation on 2 of 2 images"):
+        export(checkpoint, target, ExportOptions(verify=2))
+    assert not target.exists()
+
+
+def test_accuracy_on_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, target, images = tmp_path / "c.pth", tmp_path / "m.bnn", tmp_path / "images"
+    state = state_of(R20, 32)
+    torch.save(state, checkpoint)
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (40, 32, 32, 3), np.uint8)
+    answers = oracle.logits(R20, state, oracle.prepare(R20, pixels)).argmax(1)
+    for label in range(10):
+        (images / f"class{label}").mkdir(parents=True)
+    for i, (image, answer) in enumerate(zip(pixels, answers)):
+        label = answer if i % 4 else (answer + 1) % 10  # three in four are right
+        Image.fromarray(image).save(images / f"class{label}" / f"{i:02}.png")
+    base = (str(checkpoint), "-o", str(target), "--verify", "0", "--force", "--images", str(images))
+    code, out, err = run(capsys, *base, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)["accuracy"]
+    assert found["images"] == 40
+    assert found["pytorch"] == pytest.approx(0.75, abs=0.03)
+    assert 0 <= found["exported"] <= 1
+    code, out, _ = run(capsys, *base, "--max-images", "7", "--numerics", "float")
+    assert code == 0
+    assert "top-1 on 7 labelled images: PyTorch " in out
+    assert "the same answer on 100.00%" in out
+    (images / "class10").mkdir()
+    code, _, err = run(capsys, *base)
+    assert code == 2
+    assert "has 11 classes, the network has 10" in err
+    for folder, words in ((tmp_path / "nowhere", "does not exist"), (tmp_path, "classes")):
+        code, _, err = run(capsys, *base[:-1], str(folder))
+        assert code == 2
+        assert "--images" in err
+        assert words in err
+
+
+def test_accuracy_on_cifar10(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = shared("data", "cifar10")
+    checkpoint, target = tmp_path / "c.pth", tmp_path / "m.bnn"
+    torch.save(state_of(R20, 32), checkpoint)
+    base = (str(checkpoint), "-o", str(target), "--verify", "0", "--max-images", "50")
+    code, out, err = run(capsys, *base, "--images", str(folder), "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["accuracy"]["images"] == 50
+
+
+def test_images_of_another_size(tmp_path: Path) -> None:
+    folder = shared("data", "cifar10")
+    checkpoint = tmp_path / "c.pth"
+    torch.save(state_of(R20, 32), checkpoint)
+    options = ExportOptions(input_size=40, images=str(folder), verify=0)
+    with pytest.raises(ExportError, match="32 pixels, the network takes 40"):
+        export(checkpoint, tmp_path / "m.bnn", options)
+
+
+def test_the_golden_network_in_integers() -> None:
+    checkpoint, io = oracle.golden(DATA / "cResNet20_1w1a_sfTrue.npz")
+    model = loaded(R20, checkpoint["state_dict"], 32)
+    made, warnings = quantize(folded(model, (3, 32, 32)), io["mean"], io["std"])
+    packed = pack_integer(made, (3, 32, 32), io["mean"], io["std"], {})
+    assert warnings == []
+    logits = numerics.simulate(packed, io["x_u8"])
+    assert (np.abs(logits - io["logits64"]).max(axis=1) < 5e-3).any()
+    assert Engine(bnn.to_bytes(packed)).run(io["x_u8"]).tolist() == logits.tolist()

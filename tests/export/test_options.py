@@ -1,0 +1,171 @@
+"""The options of `ovsw-export`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ovsw import Engine
+from ovsw import format as bnn
+from ovsw.export import export as export_step
+from ovsw.export.pack import pack
+
+from support import oracle
+from support.exporting import R20, TOLERANCE, VGG, Folder, assert_runs, case_of, edited, fill, state_of
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+@pytest.mark.parametrize("form", ["words", "commas", "both"])
+def test_mean_and_std(form: str, folder: Folder) -> None:
+    mean, std = (0.1, 0.55, 0.9), (0.5, 0.3, 0.21)
+    state = state_of(R20, 10)
+
+    def written(v: tuple[float, ...]) -> list[str]:
+        forms = {"words": [*map(str, v)], "commas": [",".join(map(str, v))], "both": [f"{v[0]},", f"{v[1]}, {v[2]}"]}
+        return forms[form]
+
+    engine = folder.engine(state, "--mean", *written(mean), "--std", *written(std), "--verify", "0")
+    images = oracle.pick_images(R20, state, np.random.default_rng(3), 3, 12, mean=mean, std=std)
+    x = oracle.prepare(R20, images, mean, std)
+    expected = oracle.logits(R20, state, x)
+    assert np.abs(engine.run(images) - expected).max() < TOLERANCE
+    assert np.abs(engine.run(x) - expected).max() < TOLERANCE
+    usual = oracle.logits(R20, state, oracle.prepare(R20, images))
+    assert np.abs(usual - expected).max() > 0.1
+
+
+def test_pixels_are_normalised_as_usual(folder: Folder) -> None:
+    for case in (case_of(R20, 10), case_of("ResNet18_1w1a", 10, size=64)):
+        size = str(case.images.shape[1])
+        engine = folder.engine(case.state, "--input-size", size, "--verify", "0", "--force")
+        assert np.abs(engine.run(case.images) - case.expected).max() < TOLERANCE
+
+
+def test_labels_file(folder: Folder) -> None:
+    names = [f"class {c} é" for c in "abcdefghij"]
+    labels = folder.path / "labels.txt"
+    labels.write_text("\r\n".join(names) + "\r\n\r\n", encoding="utf-8")
+    engine = folder.engine(state_of(R20, 10), "--labels", str(labels), "--verify", "0")
+    assert engine.labels == names
+    assert {label for label, _ in engine.classify(case_of(R20, 10).x[0], 10)} == set(names)
+
+
+def test_builtin_labels(folder: Folder) -> None:
+    engine = folder.engine(state_of(R20, 10), "--labels", "cifar10", "--verify", "0")
+    assert engine.labels[:2] == ["airplane", "automobile"]
+
+
+def test_input_size(folder: Folder) -> None:
+    case = case_of(R20, 10, size=20)
+    assert_runs(folder.export(case.state, "--input-size", "20"), case)
+    engine = Engine(folder.output)
+    assert engine.input_shape == (3, 20, 20)
+    assert engine.metadata["preprocess"] == {"resize": 20, "crop": 20}
+
+
+@pytest.mark.parametrize("name", ["cResNet20_1w1a", "cresnet20", "CRESNET20_1W1A"])
+def test_arch_by_name(name: str, folder: Folder) -> None:
+    assert folder.engine(state_of(R20, 10), "--arch", name, "--verify", "0").metadata["arch"] == R20
+
+
+@pytest.mark.parametrize("count", [0, 1, 6])
+def test_verify(count: int, folder: Folder) -> None:
+    folder.export(state_of(R20, 10), "--verify", str(count), "--json")
+    check = json.loads(folder.out)["verification"]
+    assert check is None if count == 0 else check["images"] == count
+    folder.export(state_of(R20, 10), "--verify", str(count), "--force")
+    assert ("not verified" in folder.out) == (count == 0)
+
+
+@pytest.mark.parametrize(("arch", "parameters", "binary"), [(R20, 269_850, 18), (VGG, 4_660_618, 5)])
+def test_json(arch: str, parameters: int, binary: int, folder: Folder) -> None:
+    model = bnn.read(folder.export(state_of(arch, 10, learned=True), "--json", "--verify", "1"))
+    report = json.loads(folder.out)
+    assert report["arch"] == arch
+    assert report["num_classes"] == 10
+    assert report["learned_scale"] is True
+    assert report["output"] == str(folder.output)
+    assert report["bytes"] == folder.output.stat().st_size
+    assert report["parameters"] == parameters
+    assert report["fp32_bytes"] == 4 * parameters
+    assert report["warnings"] == []
+    assert report["verification"]["max_error"] < TOLERANCE
+    assert [layer["name"] for layer in report["layers"]] == [op.name for op in model.ops]
+    assert sum(layer["bits"] == 1 for layer in report["layers"]) == binary
+    constants = sum(tensor.array.nbytes for tensor in model.tensors)
+    assert sum(layer["bytes"] for layer in report["layers"]) == constants - 2 * 3 * 4  # mean and std
+    for layer in report["layers"]:
+        if layer["bits"] == 1:
+            (cin, _, _), (cout, _, _) = layer["input"], layer["output"]
+            assert layer["bytes"] >= cout * 9 * -(-cin // 64) * 8
+
+
+def test_force(folder: Folder) -> None:
+    folder.output.write_bytes(b"precious")
+    folder.save(state_of(R20, 10))
+    folder.refuses("m.bnn: exists already; --force")
+    assert folder.output.read_bytes() == b"precious"
+    assert folder.run("--force", "--verify", "0") == 0
+    assert Engine(folder.output).num_classes == 10
+    assert sorted(p.name for p in folder.path.iterdir()) == ["c.pth", "m.bnn"]
+
+
+def test_force_keeps_the_old_file_if_the_export_fails(folder: Folder) -> None:
+    folder.output.write_bytes(b"precious")
+    folder.save(edited(state_of(R20, 10), {"conv1.weight": fill(float("nan"), 0)}))
+    folder.refuses("conv1", options=("--force",))
+    assert folder.output.read_bytes() == b"precious"
+
+
+def test_a_wrong_export_is_not_written(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*args: Any) -> bnn.Model:
+        model = pack(*args)
+        scale = model.tensors[model.ops[5].scale or 0]
+        scale.array = -scale.array
+        return model
+
+    monkeypatch.setattr(sys.modules[export_step.__module__], "pack", wrong)
+    folder.save(state_of(R20, 10))
+    before = folder.contents()
+    assert folder.run() == 1
+    assert "differs from PyTorch" in folder.err
+    assert "nothing was written" in folder.err
+    assert folder.contents() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--mean", "0.5", "0.5"), "--mean takes 3 numbers"),
+        (("--std", "0.5,0.5,0.5,0.5"), "--std takes 3 numbers"),
+        (("--std", "0.5", "0", "0.5"), "--std positive"),
+        (("--std", "0.5", "nan", "0.5"), "--std positive"),
+        (("--mean", "0.5", "inf", "0.5"), "--mean takes finite"),
+        (("--mean", "0.5", "x", "0.5"), "not a list of numbers: 'x'"),
+        (("--input-size", "0"), "not a size"),
+        (("--input-size", "-3"), "not a size"),
+        (("--input-size", "99999"), "not a size"),
+        (("--verify", "some"), "not a count: 'some'"),
+        (("--numerics", "magic"), "'magic'"),
+        (("--zero-weights", "minus"), "'minus'"),
+        (("--nonsense",), "--nonsense"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_bad_options(options: tuple[str, ...], named: str, folder: Folder) -> None:
+    folder.save(state_of(R20, 10))
+    folder.refuses(named, options=options)
+
+
+def test_as_a_process(folder: Folder) -> None:
+    """In-process calls cannot see the exit status itself, nor what torch prints at import."""
+    command = [sys.executable, "-m", "ovsw.export.cli", str(folder.checkpoint), "-o", str(folder.output)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"ovsw-export: error: {folder.checkpoint}: no such file\n"

@@ -1,0 +1,249 @@
+"""What the exporter chooses for integers, op by op, against float64."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from ovsw import format as bnn
+from ovsw import numerics
+from ovsw.bench.random_nets import random_resnet
+from ovsw.export import ir
+from ovsw.export.fold import Fused
+from ovsw.export.pack import pack, pack_integer
+from ovsw.export.quantize import TOP, Integer, quantize
+from ovsw.image import load_pixels
+
+from support import ROOT, oracle
+from support.quantizing import R20, folded, loaded, normalisation, state_of
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+def real(value: np.ndarray, made: Integer | None) -> np.ndarray:
+    """A value of the simulation as float64, (n, c, h, w); bits without `made`."""
+    if made is None:
+        return np.where(value, 1.0, -1.0).transpose(0, 3, 1, 2)
+    assert made.centre is not None
+    return ((value + made.centre) / made.steps).transpose(0, 3, 1, 2)
+
+
+def float_op(op: bnn.Op, model: bnn.Model, x: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
+    """One op of a float model in float64, on (n, c, h, w)."""
+    t = torch.from_numpy(x)
+    if op.kind in ("bconv", "conv"):
+        tensor = model.tensors[op.weight or 0]
+        w = tensor.array.astype(np.float64)
+        if op.kind == "bconv":
+            w = np.where(bnn.unpack_bits(tensor.array, tensor.shape[-1]), 1.0, -1.0)
+        y = F.conv2d(t, torch.from_numpy(w.transpose(0, 3, 1, 2).copy()), stride=op.stride, padding=op.pad)
+    elif op.kind == "maxpool":
+        y = F.max_pool2d(t, op.kernel, op.stride, op.pad)
+    elif op.kind == "avgpool":
+        y = F.avg_pool2d(t, op.kernel, op.stride)
+    elif op.kind == "channel_pad":
+        y = F.pad(t, (0, 0, 0, 0, *op.channels))
+    else:
+        w = model.tensors[op.weight or 0].array.astype(np.float64)
+        y = (t.permute(0, 2, 3, 1).flatten(1) @ torch.from_numpy(w).T)[:, :, None, None]
+    result = y.numpy()
+    if op.scale is not None and op.offset is not None:
+        a, b = (model.tensors[i].array[:, None, None] for i in (op.scale, op.offset))
+        result = a * result + b
+    if residual is not None:
+        result = result + residual
+    return np.clip(result, *op.clamp) if op.act == "clamp" else result
+
+
+@pytest.mark.parametrize(
+    ("arch", "size", "options"),
+    [
+        (R20, 32, {"learned": True, "negative_alpha": True}),
+        (R20, 32, {"norm_weight": 1e-8}),
+        ("ResNet18_1w1a", 48, {}),
+    ],
+    ids=str,
+)
+def test_every_op_is_right_to_a_step(arch: str, size: int, options: dict[str, Any]) -> None:
+    """Each op is given the simulation's inputs, so that no sign that fell the other way hides what it does."""
+    ops = folded(loaded(arch, state_of(arch, size, **options), size), (3, size, size))
+    mean, std = normalisation(arch)
+    reference = pack(ops, (3, size, size), mean, std, {})
+    made, _ = quantize(ops, mean, std)
+    model = pack_integer(made, (3, size, size), mean, std, {})
+    assert [(op.kind, op.name, op.out, op.bits) for op in model.ops] == [
+        (op.kind, op.name, op.out, op.bits) for op in reference.ops
+    ]
+    images = np.random.default_rng(5).integers(0, 256, (3, size, size, 3), np.uint8)
+    values = numerics.simulate_values(model, images)
+    maps = {op.out: integer for op, integer in zip(model.ops, made)}
+    for op, other in zip(model.ops, reference.ops):
+        x = oracle.prepare(arch, images).astype(np.float64)
+        if op.input != 0:
+            x = real(values[op.input], maps.get(op.input))
+        residual = None if op.residual is None else real(values[op.residual], maps[op.residual])
+        expected = float_op(other, reference, x, residual)
+        if op.kind == "linear" and maps[op.input].steps < 1:  # a norm as initialised, the steps are far too large
+            continue
+        if op.kind == "linear":
+            error = np.abs(values[op.out or 0].reshape(3, -1) - expected.reshape(3, -1)).max()
+            assert error < 1e-3 * max(1.0, np.abs(expected).max()), op.name
+            continue
+        # Before the shift: 2^-15 of what brings the residual within the clamp.
+        steps: Any = 0.01 + (1.01 + (0 if residual is None else np.abs(residual))) * maps[op.out].steps / 2**15
+        if op.kind == "conv":  # a half for each weight, more where weights are rounded together
+            shift = model.tensors[op.shift or 0].array[:, None, None].astype(np.float64)
+            unit = 255 * np.float32(std)[:, None, None] if op.input == 0 else maps[op.input].steps
+            sizes = torch.from_numpy(np.abs(x * unit).sum(axis=1, keepdims=True))
+            reach = F.conv2d(sizes, torch.ones(1, 1, *op.kernel).double(), stride=op.stride, padding=op.pad).numpy()
+            steps = 0.01 + (2.5 if op.input == 0 else 0.5) * reach / 2**shift
+        elif op.kind == "avgpool" and (op.out or 0) == model.ops[-1].input:
+            steps = 0.51 + 0.5 * np.abs(x).sum(axis=(2, 3)).max() * maps[op.input].steps / 2.0**16
+        if op.out is not None:
+            error = np.abs(real(values[op.out], maps[op.out]) - expected) * maps[op.out].steps
+            assert (error < 0.5 + steps).all(), op.name
+        if op.bits is not None:
+            differ = values[op.bits].transpose(0, 3, 1, 2) != (expected >= 0)
+            assert (np.where(differ, np.abs(expected), 0) * maps[op.out].steps < steps).all(), op.name
+
+
+def test_signs_are_exact() -> None:
+    """With scales that 15 bits hold, a binary layer rounds what it stores to half a step, and its signs not at all."""
+    ops = folded(loaded(R20, state_of(R20, 32), 32), (3, 32, 32))
+    for op in [op for op in ops if isinstance(op.core, ir.Dot)]:
+        assert op.affine is not None
+        unit = 2.0 ** (np.floor(np.log2(np.abs(op.affine.scale) * TOP)) - 14) / TOP
+        op.affine.scale = np.clip(np.round(op.affine.scale / unit), -32767, 32767) * unit
+    mean, std = oracle.CIFAR
+    reference = pack(ops, (3, 32, 32), mean, std, {})
+    made, _ = quantize(ops, mean, std)
+    model = pack_integer(made, (3, 32, 32), mean, std, {})
+    images = np.random.default_rng(5).integers(0, 256, (12, 32, 32, 3), np.uint8)
+    values = numerics.simulate_values(model, images)
+    maps = {op.out: integer for op, integer in zip(model.ops, made)}
+    seen = 0
+    for op, other in zip(model.ops, reference.ops):
+        if op.kind != "bconv":
+            continue
+        residual = real(values[op.residual or 0], maps[op.residual])
+        expected = float_op(other, reference, real(values[op.input], None), residual)
+        if op.bits is not None:
+            assert ((values[op.bits].transpose(0, 3, 1, 2) == (expected >= 0)) | (np.abs(expected) < 1e-9)).all(), (
+                op.name
+            )
+            seen += int((np.abs(expected) < 0.5 / TOP).sum())
+        assert (np.abs(real(values[op.out or 0], maps[op.out]) - expected) * TOP < 0.5001).all(), op.name
+    assert seen > 5  # that half a step would have turned
+
+
+def test_the_stream_is_clamped_and_reaches_its_ends() -> None:
+    model = random_resnet("cresnet20", numerics="integer")
+    images = np.random.default_rng(5).integers(0, 256, (4, 32, 32, 3), np.uint8)
+    values = numerics.simulate_values(model, images)
+    for op in model.ops:
+        if op.act == "clamp" and op.out is not None:
+            assert op.clamp == (-32768, 32767)
+            assert values[op.out].min() == -32768
+            assert values[op.out].max() == 32767
+
+
+def test_a_stream_that_convolutions_read_leaves_them_bits() -> None:
+    model = random_resnet("resnet18", num_classes=10, size=32, numerics="integer")
+    clamps = {op.name: op.clamp for op in model.ops if op.act == "clamp"}
+    last = {name for name in clamps if name.startswith("layer4")}
+    assert {clamps[name] for name in last} == {(-32768, 32767)}
+    assert {clamps[name] for name in clamps.keys() - last} == {(-8192, 8191)}
+
+
+@functools.cache
+def stem_of(arch: str, size: int, mean: Any, std: Any, **options: str) -> tuple[bnn.Model, list[Fused], float]:
+    """The integer model, the ops it was made of, and the steps per unit of its first map; shared by tests."""
+    ops = folded(loaded(arch, state_of(arch, size), size), (3, size, size))
+    made, _ = quantize(ops, mean, std, **options)
+    return pack_integer(made, (3, size, size), mean, std, {}), ops, made[0].steps
+
+
+@pytest.mark.parametrize(("arch", "size"), [(R20, 32), ("ResNet18_1w1a", 48)])
+@pytest.mark.parametrize("kind", ["mean", "black", "white", "border", "noise"])
+def test_borders_of_the_stem(arch: str, size: int, kind: str) -> None:
+    """A pixel outside counts as a normalised 0, not as a black pixel."""
+    mean, std = normalisation(arch)
+    model, ops, top = stem_of(arch, size, mean, std)
+    image = np.zeros((1, size, size, 3), np.uint8)
+    if kind == "mean":
+        image[:] = np.rint(np.array(mean) * 255)
+    elif kind == "white":
+        image[:] = 255
+    elif kind == "border":
+        image[:, [0, -1]] = image[:, :, [0, -1]] = 255
+    elif kind == "noise":
+        image[:] = np.random.default_rng(0).integers(0, 256, image.shape)
+    core, affine = ops[0].core, ops[0].affine
+    assert isinstance(core, ir.Conv)
+    assert affine is not None
+    weight, shift = (model.tensors[i].array.astype(np.float64) for i in (model.ops[0].weight, model.ops[0].shift))  # type: ignore[index]
+    steps = weight.transpose(0, 3, 1, 2) / 2.0 ** shift[:, None, None, None]  # of the stream per step of a pixel
+    wanted = core.weight * affine.scale[:, None, None, None] / (255 * np.float64(np.float32(std))[:, None, None]) * top
+    assert (np.abs(steps - wanted).max(axis=(1, 2, 3)) <= 2.5 / 2**shift).all()
+    assert (np.abs(weight).max(axis=(1, 2, 3)) > 16383).all()  # no bit is wasted
+
+    (ph, pw), (sh, sw) = core.pad, core.stride
+    padded = np.zeros((1, 3, size + 2 * ph, size + 2 * pw))
+    centred = (image - 255 * np.float32(mean).astype(np.float64)).transpose(0, 3, 1, 2)
+    padded[:, :, ph : ph + size, pw : pw + size] = centred
+    y = F.conv2d(torch.from_numpy(padded), torch.from_numpy(steps), stride=(sh, sw)).numpy()
+    expected = np.clip(y + affine.offset[:, None, None] * top, -top, top)
+    found = numerics.simulate_values(model, image)[model.ops[0].out or 0].transpose(0, 3, 1, 2) + 0.5
+    error = np.abs(found - expected)
+    assert error[:, :, ph:-ph, pw:-pw].max() < 0.51
+    assert (error < 0.52 + np.abs(steps).sum(axis=(1, 2, 3))[:, None, None] / 512).all()  # z has steps of 1/256
+    if kind == "mean":  # hardly anything but the offset, at the border as elsewhere
+        flat = np.clip(affine.offset, -1, 1)[:, None, None] * top
+        assert np.abs(found - flat).max() < 0.03 * top
+
+
+@pytest.mark.parametrize(("arch", "size", "gain"), [(R20, 32, 2.0), ("ResNet18_1w1a", 224, 3.0)])
+@pytest.mark.parametrize("stem", ["int16", "int8"])
+def test_errors_of_a_stem_cancel_on_a_photo(arch: str, size: int, gain: float, stem: str) -> None:
+    """Against each weight rounded by itself, in as many bits."""
+    mean, std = normalisation(arch)
+    model, ops, top = stem_of(arch, size, mean, std, stem=stem)
+    core, affine = ops[0].core, ops[0].affine
+    assert isinstance(core, ir.Conv)
+    assert affine is not None
+    exact = core.weight * affine.scale[:, None, None, None] / (255 * np.float64(np.float32(std))[:, None, None]) * top
+    shift = model.tensors[model.ops[0].shift or 0].array.astype(np.float64)[:, None, None, None]
+    unit = {"int16": 1, "int8": 256}[stem] / 2**shift
+    together = model.tensors[model.ops[0].weight or 0].array.transpose(0, 3, 1, 2) * unit
+    photo = load_pixels(ROOT / "bench" / "data" / "cat.jpg", 3, size, (size, size))
+    centred = torch.from_numpy((photo - 255 * np.array(mean)).transpose(2, 0, 1)[None])
+
+    def error(weight: np.ndarray) -> float:
+        return float(F.conv2d(centred, torch.from_numpy(weight - exact), stride=core.stride).square().mean().sqrt())
+
+    assert gain * error(together) < error(np.round(exact / unit) * unit)
+
+
+def agreement(arch: str, state: oracle.State, size: int, n: int, **options: str) -> tuple[float, np.ndarray]:
+    """Share of equal top-1, and the largest difference of each image's logits, between simulation and oracle."""
+    mean, std = normalisation(arch)
+    made, _ = quantize(folded(loaded(arch, state, size), (3, size, size)), mean, std, **options)
+    model = pack_integer(made, (3, size, size), mean, std, {})
+    numerics.check(model)
+    images = oracle.pick_images(arch, state, np.random.default_rng(1), n, 8 * n, size)
+    logits = numerics.simulate(model, images)
+    expected = oracle.logits(arch, state, oracle.prepare(arch, images))
+    assert expected.std(axis=0).max() > 0.05
+    return float((logits.argmax(1) == expected.argmax(1)).mean()), np.abs(logits - expected).max(axis=1)
+
+
+def test_logits_where_no_sign_falls_the_other_way() -> None:
+    """Random networks are chaotic; among images with wide margins some keep all signs, and those are near."""
+    same, differences = agreement(R20, state_of(R20, 32), 32, 12)
+    assert (differences < 5e-3).sum() >= 3
+    assert same >= 0.5

@@ -1,0 +1,159 @@
+"""Checkpoints, labels and outputs that `ovsw-export` refuses in a clear line, leaving every file as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from support import oracle
+from support.exporting import R20, VGG, Folder, edited, fill, state_of
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+def test_unknown_arch(folder: Folder) -> None:
+    folder.save(state_of(R20, 10))
+    folder.refuses("unknown network 'ResNet99'", *oracle.ARCHS, options=("--arch", "ResNet99"))
+
+
+def test_wrong_arch(folder: Folder) -> None:
+    folder.save(state_of(R20, 10))
+    named = ("does not fit VGGSmall_1w1a", "missing: conv0.weight (128, 3, 3, 3)", "unexpected: layer1.0.conv1.weight")
+    folder.refuses(*named, options=("--arch", "VGGSmall"))
+
+
+def test_all_misfits_are_listed_at_once(folder: Folder) -> None:
+    state = dict(state_of(R20, 10, learned=True))
+    del state["layer2.1.conv2.weight"], state["bn2.running_mean"]
+    state["layer1.0.bn1.weight"] = torch.ones(17)
+    state["linear.bias"] = torch.zeros(11)
+    state["layer1.0.conv1.scaling_factor"] = torch.ones(15)
+    state["bn1.scaling_factor"] = torch.ones(16)
+    state["extra.weight"] = torch.zeros(2, 3)
+    folder.save(state)
+    folder.refuses(
+        "c.pth: does not fit cResNet20_1w1a",
+        "missing: layer2.1.conv2.weight (32, 32, 3, 3)",
+        "missing: bn2.running_mean (64)",
+        "wrong shape: layer1.0.bn1.weight is (17), expected (16)",
+        "wrong shape: linear.bias is (11), expected (10)",
+        "wrong shape: layer1.0.conv1.scaling_factor is (15), expected (16)",
+        "unexpected: bn1.scaling_factor (16)",
+        "unexpected: extra.weight (2, 3)",
+    )
+
+
+def test_values_that_are_not_finite(folder: Folder) -> None:
+    edits = {
+        "conv1.weight": fill(float("nan"), 0, 5),
+        "layer2.0.conv1.weight": fill(float("inf"), 7),
+        "layer3.0.bn2.running_mean": fill(float("-inf"), 1, 2, 3),
+        "linear.bias": fill(float("nan")),
+    }
+    folder.save(edited(state_of(R20, 10), edits))
+    folder.refuses(
+        "conv1: 2 of 432 values of weight",
+        "layer2.0.conv1: 1 of 4608 values of weight",
+        "layer3.0.bn2: 3 of 64 values of",
+        "linear: 10 of 10 values of bias",
+    )
+
+
+def test_learned_scale_that_is_not_finite(folder: Folder) -> None:
+    state = state_of(R20, 10, learned=True)
+    folder.save(edited(state, {"layer1.0.conv2.scaling_factor": fill(float("nan"), 4)}))
+    folder.refuses("layer1.0.conv2: 1 of 16 values of scale")
+
+
+def test_negative_variance(folder: Folder) -> None:
+    edits = {"bn1.running_var": fill(-1.0, 0, 1), "layer1.2.bn1.running_var": fill(-0.5, 3)}
+    folder.save(edited(state_of(R20, 10), edits))
+    folder.refuses("bn1: running_var is negative in 2 of 16", "layer1.2.bn1: running_var is negative in 1 of 16")
+
+
+def test_output_in_a_missing_folder(folder: Folder) -> None:
+    folder.save(state_of(R20, 10))
+    folder.output = folder.path / "nowhere" / "m.bnn"
+    folder.refuses("nowhere does not exist")
+
+
+def test_output_is_a_folder(folder: Folder) -> None:
+    folder.save(state_of(R20, 10))
+    folder.output.mkdir()
+    folder.refuses("m.bnn: is a folder", options=("--force",))
+
+
+def test_output_is_the_checkpoint(folder: Folder) -> None:
+    folder.save(state_of(R20, 10))
+    folder.output.symlink_to(folder.checkpoint)
+    folder.refuses("m.bnn: is the checkpoint itself", options=("--force",))
+    folder.output = folder.checkpoint
+    folder.refuses("c.pth: is the checkpoint itself", options=("--force",))
+
+
+@pytest.mark.parametrize(
+    ("content", "named"), [(b"a\nb\nc\n", "has 3 names, the network has 10"), (b"\xff\xfe\x00", "not a text file")]
+)
+def test_bad_labels(content: bytes, named: str, folder: Folder) -> None:
+    labels = folder.path / "labels.txt"
+    labels.write_bytes(content)
+    folder.save(state_of(R20, 10))
+    folder.refuses("--labels", "labels.txt", named, options=("--labels", str(labels)))
+
+
+def test_missing_labels(folder: Folder) -> None:
+    folder.save(state_of(R20, 10))
+    folder.refuses("--labels", "nowhere.txt", options=("--labels", "nowhere.txt"))
+    folder.refuses("imagenet", "1000 names", options=("--labels", "imagenet"))
+
+
+@pytest.mark.parametrize("size", [8, 31, 40, 64])
+def test_vggsmall_at_a_wrong_size(size: int, folder: Folder) -> None:
+    folder.save(state_of(VGG, 10))
+    inputs = 512 * (size // 8) ** 2
+    folder.refuses(
+        f"does not fit VGGSmall_1w1a at input size {size}",
+        f"fc.weight is (10, 8192), expected (10, {inputs})",
+        options=("--input-size", str(size)),
+    )
+
+
+@pytest.mark.parametrize("size", [31, 33])
+def test_size_that_does_not_fit(size: int, folder: Folder) -> None:
+    folder.save(state_of(R20, 10))
+    folder.refuses(f"does not take an input of (3, {size}, {size})", options=("--input-size", str(size)))
+
+
+def test_vggsmall_at_a_tiny_size(folder: Folder) -> None:
+    folder.save(state_of(VGG, 10))
+    folder.refuses("not a size between 8 and 4096: '7'", options=("--input-size", "7"))
+
+
+def test_a_missing_learned_scale(folder: Folder) -> None:
+    state = dict(state_of(R20, 10, learned=True))
+    del state["layer1.0.conv1.scaling_factor"]
+    folder.save(state)
+    folder.refuses("missing: layer1.0.conv1.scaling_factor (16)")
+
+
+@pytest.mark.parametrize("options", [("--std", "1e-50", "1", "1"), ("--mean", "1e39", "0", "0")], ids=str)
+def test_normalisation_beyond_float32(options: tuple[str, ...], folder: Folder) -> None:
+    folder.save(state_of(R20, 10))
+    folder.refuses(options[0], options=(*options, "--verify", "0"))
+
+
+def test_no_classes(folder: Folder) -> None:
+    folder.save({**state_of(R20, 10), "linear.weight": torch.zeros(0, 64), "linear.bias": torch.zeros(0)})
+    folder.refuses("c.pth", "linear.weight", options=("--verify", "0"))
+
+
+def test_complex_weights(folder: Folder) -> None:
+    state = state_of(R20, 10)
+    folder.save({**state, "conv1.weight": state["conv1.weight"].to(torch.complex64)})
+    folder.refuses("conv1.weight")
+
+
+def test_sparse_weights(folder: Folder) -> None:
+    state = state_of(R20, 10)
+    folder.save({**state, "conv1.weight": state["conv1.weight"].to_sparse()})
+    folder.refuses("c.pth", "conv1.weight")

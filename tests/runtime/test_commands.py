@@ -1,0 +1,177 @@
+"""`ovsw-run`, `ovsw-info`, `ovsw-demo`, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ovsw
+from ovsw import Engine, info, run
+from ovsw import format as bnn
+from ovsw.bench import demo
+from ovsw.bench.random_nets import random_resnet
+
+from support import ROOT
+
+PHOTO = str(ROOT / "bench" / "data" / "cat.jpg")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("models") / "small.bnn"
+    network = random_resnet("resnet18", num_classes=10, size=32)
+    network.metadata["labels"] = [f"kind {i}" for i in range(10)]
+    bnn.write(network, path)
+    return str(path)
+
+
+def test_run(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main([model, PHOTO, "--top", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == PHOTO
+    assert len(lines) == 4
+    expected = Engine(model).classify(PHOTO, 3)
+    assert [line.split("%")[1].strip() for line in lines[1:]] == [label for label, _ in expected]
+
+
+def test_run_json_and_profile(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main([model, PHOTO, PHOTO, "--json", "--profile", "--threads", "2"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["threads"] == 2
+    assert [r["image"] for r in found["results"]] == [PHOTO, PHOTO]
+    expected = Engine(model).classify(PHOTO)
+    assert [(t["label"], t["probability"]) for t in found["results"][0]["top"]] == expected
+    assert "layer1.0.conv1" in captured.err
+
+
+def test_run_goes_on_after_a_bad_image(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.jpg").write_text("no")
+    assert run.main([model, str(tmp_path / "bad.jpg"), PHOTO, "--top", "1"]) == 2
+    captured = capsys.readouterr()
+    assert "bad.jpg" in captured.err
+    assert len(captured.err.splitlines()) == 1
+    assert captured.out.startswith(PHOTO)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing.bnn", PHOTO], "nothing.bnn"),
+        ([PHOTO, PHOTO], "not a .bnn file"),
+        (["MODEL", "nothing.jpg"], "nothing.jpg"),
+        (["MODEL", PHOTO, "--top", "0"], "--top"),
+        (["MODEL", PHOTO, "--threads", "0"], "threads"),
+        (["MODEL", PHOTO, "--isa", "abacus"], "abacus"),
+        ([str(ROOT), PHOTO], "folder"),
+    ],
+)
+def test_run_refuses(arguments: list[str], words: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main([model if a == "MODEL" else a for a in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("ovsw-run: error: ")
+    assert words in captured.err
+    assert len(captured.err.splitlines()) == 1
+    assert captured.out == ""
+
+
+def test_info(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert info.main([model]) == 0
+    text = capsys.readouterr().out
+    size = Path(model).stat().st_size
+    for words in (f"{size:,} bytes", "10 classes: kind 0, kind 1, ... kind 9", "layer2.0.downsample.0", "512x1x1"):
+        assert words in text
+    assert info.main([model, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bytes"] == size
+    assert found["input"] == [3, 32, 32]
+    assert found["format"] == "1.0"
+    assert found["ops"][0]["bytes"] == 64 * 147 * 4 + 64 * 16
+    assert found["ops"][2] == {
+        "name": "layer1.0.conv1",
+        "op": "bconv",
+        "input": [64, 8, 8],
+        "output": [64, 8, 8],
+        "kernel": [3, 3],
+        "stride": [1, 1],
+        "bits": 1,
+        "bytes": 64 * 9 * 8 + 64 * 16,
+        "stores": "map+bits",
+    }
+
+
+def test_info_refuses(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = bytearray(Path(model).read_bytes())
+    damaged[3000] ^= 1
+    (tmp_path / "damaged.bnn").write_bytes(damaged)
+    for path, words in (
+        (str(tmp_path / "damaged.bnn"), "checksum"),
+        (str(tmp_path / "none.bnn"), "No such file"),
+        (str(tmp_path), "directory"),
+        (PHOTO, "magic"),
+    ):
+        assert info.main([path]) == 2
+        error = capsys.readouterr().err
+        assert words in error
+        assert path in error
+        assert len(error.splitlines()) == 1
+
+
+def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--repeat", "1", "--save", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    for name in ("resnet18", "resnet34"):
+        assert f"{(tmp_path / f'{name}.bnn').stat().st_size / 1e6:.2f}" in text
+    assert demo.main(["--save", str(tmp_path / "missing")]) == 2
+    assert demo.main([str(tmp_path / "missing.jpg")]) == 2
+
+
+def test_random_networks_have_the_exported_structure() -> None:
+    """Made without torch, but op for op what the exporter makes of the real network."""
+    pytest.importorskip("torch")
+    from ovsw.export.fold import fold
+    from ovsw.export.pack import pack
+    from ovsw.export.trace import trace
+    from ovsw.nn import create
+
+    for name, arch in (("resnet18", "ResNet18_1w1a"), ("resnet34", "ResNet34_1w1a")):
+        ops = fold(trace(create(arch, 10).eval(), (3, 64, 64)))
+        exported = pack(ops, (3, 64, 64), (0, 0, 0), (1, 1, 1), {})
+        made = random_resnet(name, num_classes=10, size=64)
+        assert made.ops == exported.ops
+        assert made.values == exported.values
+        assert [t.shape for t in made.tensors] == [t.shape for t in exported.tensors]
+        assert [t.dtype for t in made.tensors] == [t.dtype for t in exported.tensors]
+
+
+def test_random_networks_are_seeded() -> None:
+    first, again, other = (bnn.to_bytes(random_resnet("resnet18", seed, 10, 32)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    logits = Engine(first).run(np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8))
+    assert logits.std() > 0.1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ovsw-bench", "ovsw-run", "ovsw-info", "ovsw-demo", "ovsw-export", "ovsw-train", "ovsw-flips", "ovsw-landscape"],
+)
+def test_installed_commands(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Help as a program; version, and exit code 2 for unknown options, without another start."""
+    program = str(Path(sys.executable).parent / name)
+    shown = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
+    assert shown.startswith(f"usage: {name}")
+    (main,) = (e.load() for e in distribution("ovsw").entry_points if e.name == name)
+    for option, code in (("--version", 0), ("--nonsense", 2)):
+        with pytest.raises(SystemExit) as end:
+            main([option])
+        assert end.value.code == code
+    captured = capsys.readouterr()
+    assert captured.out == f"ovsw {ovsw.__version__}\n"
+    assert f"{name}: error: " in captured.err

@@ -1,0 +1,277 @@
+"""`Engine`: what it takes, what it refuses, and that threads change nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ovsw import Engine, _core
+from ovsw import format as bnn
+from ovsw.bench.random_nets import random_resnet
+
+from support import TABLES
+
+
+@pytest.fixture(scope="module")
+def small() -> bytes:
+    """A ResNet18 of 32x32 input and 10 classes: all ops of the large one, quick."""
+    return bnn.to_bytes(random_resnet("resnet18", num_classes=10, size=32))
+
+
+@pytest.fixture(scope="module")
+def engine(small: bytes) -> Engine:
+    return Engine(small)
+
+
+def pixels(n: int = 1, size: int = 32, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (n, size, size, 3), np.uint8)
+
+
+def normalised(x: np.ndarray) -> np.ndarray:
+    mean, std = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+    return ((x.astype(np.float32) / np.float32(255) - mean) / std).transpose(0, 3, 1, 2)
+
+
+def test_properties(engine: Engine) -> None:
+    assert engine.input_size == 32
+    assert engine.input_shape == (3, 32, 32)
+    assert engine.num_classes == 10
+    assert engine.threads == 1
+    assert engine.labels == []
+    assert engine.isa == TABLES[0]
+    assert "resnet18" in repr(engine)
+
+
+def test_pixels_and_values_agree(engine: Engine) -> None:
+    x = pixels(3)
+    np.testing.assert_array_equal(engine.run(x), engine.run(normalised(x)))
+
+
+def test_batches_are_their_images(engine: Engine) -> None:
+    x = pixels(4)
+    batch = engine.run(x)
+    assert batch.shape == (4, 10)
+    assert batch.dtype == np.float32
+    for i in range(4):
+        np.testing.assert_array_equal(engine.run(x[i]), batch[i])
+    np.testing.assert_array_equal(engine.run(list(x)), batch)
+
+
+def test_paths_and_pil_images(small: bytes, tmp_path: Path) -> None:
+    """Resized and cropped as the file says; here it says nothing, so 32x32 images are taken as they are."""
+    model = bnn.from_bytes(small)
+    del model.metadata["preprocess"]
+    engine = Engine(bnn.to_bytes(model))
+    x = pixels(2)
+    images = [Image.fromarray(image) for image in x]
+    images[0].save(tmp_path / "image.png")
+    expected = engine.run(x)
+    np.testing.assert_array_equal(engine.run(images), expected)
+    np.testing.assert_array_equal(engine.run(images[1]), expected[1])
+    for path in (tmp_path / "image.png", str(tmp_path / "image.png")):
+        np.testing.assert_array_equal(engine.run(path), expected[0])
+
+
+def test_strided_and_foreign_arrays(engine: Engine) -> None:
+    """Views are copied, tensors are taken through __array__."""
+    x = pixels(2)
+    np.testing.assert_array_equal(engine.run(x[:, ::-1].copy()), engine.run(x[:, ::-1]))
+    torch = pytest.importorskip("torch")
+    np.testing.assert_array_equal(engine.run(torch.from_numpy(normalised(x))), engine.run(x))
+
+
+def test_threads_and_tables_change_nothing(small: bytes) -> None:
+    x = pixels(2)
+    expected = Engine(small).run(x)
+    for isa in TABLES:
+        for threads in (1, 2, 3, 7):
+            engine = Engine(small, threads=threads, isa=isa)
+            assert (engine.isa, engine.threads) == (isa, threads)
+            np.testing.assert_array_equal(engine.run(x), expected)
+
+
+def test_one_engine_in_several_threads(small: bytes) -> None:
+    engine = Engine(small, threads=2)
+    x = pixels(8)
+    expected = engine.run(x)
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        for _ in range(20):
+            if not np.array_equal(engine.run(x[i]), expected[i]):
+                wrong.append(i)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+def test_gil_is_released() -> None:
+    """Python code in another thread advances while one long call computes."""
+    engine = Engine(bnn.to_bytes(random_resnet("resnet18", num_classes=10, size=128)))
+    x = pixels(40, 128)
+    ticks = most = 0
+    done = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not done.wait(0.001):
+            ticks += 1
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    for _ in range(100):  # once is enough, unless the machine has no time for the other thread
+        before = ticks
+        engine.run(x)
+        most = max(most, ticks - before)
+        if most > 10:
+            break
+    done.set()
+    ticker.join()
+    assert most > 10
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process")
+def test_fork(small: bytes) -> None:
+    """A child process has no worker threads: the engine makes new ones."""
+    engine = Engine(small, threads=2)
+    expected = engine.run(pixels())
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if np.array_equal(engine.run(pixels()), expected) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_classify(small: bytes) -> None:
+    model = bnn.from_bytes(small)
+    model.metadata["labels"] = [f"kind {i}" for i in range(10)]
+    engine = Engine(bnn.to_bytes(model))
+    x = pixels(2)
+    logits = engine.run(x).astype(np.float64)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    top = engine.classify(x[0], k=3)
+    assert [label for label, _ in top] == [f"kind {i}" for i in np.argsort(-logits[0])[:3]]
+    np.testing.assert_allclose([p for _, p in top], -np.sort(-probabilities[0])[:3], rtol=1e-6)
+    assert engine.classify(x, k=3)[0] == top
+    assert len(engine.classify(x[0], k=50)) == 10
+    assert Engine(small).classify(x[0], k=1)[0][0] == f"class {logits[0].argmax()}"
+
+
+def test_profile(engine: Engine) -> None:
+    profile = engine.profile(pixels()[0], repeat=3)
+    assert [row.name for row in profile.rows[:3]] == ["input", "conv1", "maxpool"]
+    assert len(profile.rows) == 1 + len(bnn.from_bytes(bnn.to_bytes(random_resnet("resnet18", 0, 10, 32))).ops)
+    assert all(row.ms >= 0 for row in profile.rows)
+    once = engine.profile(pixels()[0], repeat=1)
+    assert sum(row.ms for row in once.rows) == pytest.approx(once.total_ms)
+    assert profile.rows[1].macs == 16 * 16 * 64 * 49 * 3
+    text = str(profile)
+    assert "layer4.1.conv2" in text
+    assert "GMAC/s" in text
+
+
+def test_marks(engine: Engine) -> None:
+    """Before the input is read, after that, and after each step."""
+    calls: list[None] = []
+    mark = ctypes.CFUNCTYPE(None)(lambda: calls.append(None))
+    address = ctypes.cast(mark, ctypes.c_void_p).value
+    assert address is not None
+    engine._core.run_marked(pixels(), address)
+    assert len(calls) == 2 + len(engine._core.steps())
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (np.zeros((32, 32, 3), np.float64), "float64"),
+        (np.zeros((32, 32, 3), np.int64), "int64"),
+        (np.zeros((3, 32, 32), np.uint8), "(3, 32, 32)"),
+        (np.zeros((32, 32, 3), np.float32), "(32, 32, 3)"),
+        (np.zeros((32, 31, 3), np.uint8), "(32, 31, 3)"),
+        (np.zeros((32, 32), np.uint8), "(32, 32)"),
+        (np.zeros((32, 32, 4), np.uint8), "(32, 32, 4)"),
+        (np.zeros((1, 1, 3, 32, 32), np.float32), "(1, 1, 3, 32, 32)"),
+        (np.zeros((0, 3, 32, 32), np.float32), "(0, 3, 32, 32)"),
+        (np.full((3, 32, 32), np.nan, np.float32), "3072 values"),
+        (np.full((3, 32, 32), np.inf, np.float32), "NaN or infinite"),
+        (np.array(["cat"]), "dtype"),
+        (3, "int"),
+        (None, "NoneType"),
+        ([], "empty"),
+        ([np.zeros((1, 32, 32, 3), np.uint8)], "batches"),
+        ([np.zeros((32, 32, 3), np.uint8), np.zeros((3, 32, 32), np.float32)], "mix"),
+    ],
+)
+def test_refused_images(engine: Engine, bad: object, words: str) -> None:
+    with pytest.raises(ValueError, match=r".") as refusal:
+        engine.run(bad)  # type: ignore[arg-type]
+    assert words in str(refusal.value)
+
+
+def test_refused_models(tmp_path: Path, small: bytes) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nothing\.bnn"):
+        Engine(tmp_path / "nothing.bnn")
+    with pytest.raises(ValueError, match="folder"):
+        Engine(tmp_path)
+    for name, data, words in (
+        ("empty.bnn", b"", "magic"),
+        ("text.bnn", b"hello, world" * 20, "magic"),
+        ("short.bnn", small[:-1], "truncated"),
+        ("long.bnn", small + b"x", "too long"),
+        ("flipped.bnn", small[:5000] + bytes([small[5000] ^ 4]) + small[5001:], "checksum"),
+        ("major.bnn", small[:8] + b"\x02" + small[9:], "major version 1"),
+    ):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ValueError, match=words) as refusal:
+            Engine(tmp_path / name)
+        assert name in str(refusal.value)
+
+
+def test_refused_options(small: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads in (0, -1, 1000, True, 1.5, "2"):
+        with pytest.raises(ValueError, match="threads"):
+            Engine(small, threads=threads)  # type: ignore[arg-type]
+    known = "x86_avx512, x86_avx2, arm_neon_dot, arm_neon, portable"
+    with pytest.raises(ValueError, match=f"unknown isa 'abacus'; known are {known}"):
+        Engine(small, isa="abacus")
+    unsupported = [name for name, supported in _core.tables() if not supported]
+    for name in unsupported:
+        with pytest.raises(RuntimeError, match="not supported by this CPU"):
+            Engine(small, isa=name)
+    monkeypatch.setenv("OVSW_ISA", "portable")
+    assert Engine(small).isa == "portable"
+    monkeypatch.setenv("OVSW_ISA", "abacus")
+    with pytest.raises(ValueError, match="abacus"):
+        Engine(small)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({"labels": ["a", "b"]}, "2 labels"),
+        ({"labels": "cat"}, "labels"),
+        ({"preprocess": {"resize": 5}}, "preprocess.resize"),
+        ({"preprocess": 7}, "preprocess"),
+    ],
+)
+def test_refused_metadata(small: bytes, metadata: dict[str, object], words: str) -> None:
+    model = bnn.from_bytes(small)
+    model.metadata = metadata
+    with pytest.raises(ValueError, match=words):
+        Engine(bnn.to_bytes(model))
+
+
+def test_metadata_is_optional(small: bytes) -> None:
+    model = bnn.from_bytes(small)
+    model.metadata = {}
+    assert Engine(bnn.to_bytes(model)).run(pixels()[0]).shape == (10,)

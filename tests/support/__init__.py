@@ -1,0 +1,25 @@
+"""What the tests share: where data lies, the kernel tables that can run here; generators and judges beside it.
+
+No test module imports another one: what two of them need is in this package.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ovsw import _core
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"
+SHARED = ROOT.parent / "shared"
+TABLES = [name for name, supported in _core.tables() if supported]
+
+
+def shared(*parts: str) -> Path:
+    """A path in the folder of large test material beside the repository; the test is skipped where that is missing."""
+    import pytest
+
+    path = SHARED.joinpath(*parts)
+    if not path.exists():
+        pytest.skip(f"shared/{'/'.join(parts)} is not here")
+    return path

@@ -1,0 +1,66 @@
+"""Quick runs of the trainer and how to compare their checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ovsw.train import trainer
+from ovsw.train.data import MemorySet
+
+QUICK = ["data.kind=synthetic", "train.epochs=3", "train.batch=32", "train.lr=0.05", "train.warmup=1"]
+
+
+@contextmanager
+def few_images(train: int, test: int) -> Iterator[None]:
+    """Runs see only so many images of a set: steps count here, not what is learned."""
+    real = trainer.open_split
+
+    def cut(kind: str, root: Path | None, split: str, **options: Any) -> Any:
+        found = real(kind, root, split, **options)
+        if not isinstance(found, MemorySet):
+            return found
+        n = train if split == "train" else test
+        return MemorySet(found.images[:n], found.labels[:n], found.names)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "open_split", cut)
+        yield
+
+
+def arguments(folder: Path, *more: str, settings: list[str] | None = None) -> list[str]:
+    changes = [part for s in (settings or QUICK) for part in ("--set", s)]
+    return ["table1-cresnet20", "-o", str(folder), "--quiet", *changes, *more]
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    loaded = torch.load(path, weights_only=True)
+    return {
+        **loaded["state_dict"],
+        **{f"opt.{k}": v["momentum_buffer"] for k, v in loaded["optimizer"]["state"].items()},
+    }
+
+
+def assert_same(a: Path, b: Path) -> None:
+    first, second = weights(a), weights(b)
+    assert first.keys() == second.keys()
+    different = [k for k in first if not torch.equal(first[k], second[k])]
+    assert different == []
+
+
+def image_folder(root: Path) -> None:
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for name in ("bird", "cat"):
+            (root / split / name).mkdir(parents=True)
+            for i in range(3):
+                pixels = rng.integers(0, 256, (40, 50, 3), np.uint8)
+                Image.fromarray(pixels).save(root / split / name / f"{i}.png")

@@ -1,0 +1,159 @@
+"""The house itself: who may use whom, one version, no torch at import, wheels that work alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ovsw
+from ovsw import _core
+
+from support import ROOT
+
+
+def levels() -> dict[str, set[str]]:
+    """The table of CONTRIBUTING.md: part -> what it may use."""
+    rows = re.findall(r"^\| `([^`]+)` \|[^|]+\| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert len(rows) >= 13
+    return {part: set(uses.replace("`", "").split()) - {"-"} for part, uses in rows}
+
+
+def part_of(path: str) -> str:
+    """The row of the table that a file belongs to: the longest prefix."""
+    found = [part for part in levels() if path == part or path.startswith(part + "/")]
+    assert found, f"{path} belongs to no part of the table in CONTRIBUTING.md"
+    return max(found, key=len)
+
+
+def files(*folders: str, suffixes: tuple[str, ...]) -> list[str]:
+    paths = (p for folder in folders for p in (ROOT / folder).rglob("*") if p.suffix in suffixes)
+    return sorted(str(p.relative_to(ROOT)) for p in paths)
+
+
+@pytest.mark.parametrize("path", files("csrc", "kernels", suffixes=(".cc", ".h")))
+def test_includes_go_down(path: str) -> None:
+    part = part_of(path)
+    for included in re.findall(r'#include "([^"]+)"', (ROOT / path).read_text()):
+        assert (ROOT / included).is_file(), f"{path} includes {included} by another path than from the root"
+        target = part_of(included)
+        assert target == part or target in levels()[part], f"{path} may not include {included}"
+
+
+@pytest.mark.parametrize("path", files("python", "export", "bench", suffixes=(".py",)))
+def test_imports_go_down(path: str) -> None:
+    part = part_of(path)
+    places = {
+        "ovsw": "python/ovsw",
+        "ovsw.nn": "python/ovsw/nn",
+        "ovsw.train": "python/ovsw/train",
+        "ovsw.export": "export",
+        "ovsw.bench": "bench",
+    }
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            if name.split(".")[0] in sys.stdlib_module_names | {"__future__"}:
+                continue
+            package = max((p for p in places if name == p or name.startswith(p + ".")), key=len, default="")
+            target = places.get(package, name.split(".")[0])
+            assert target == part or target in levels()[part], f"{path} may not import {name}"
+
+
+@pytest.mark.parametrize("path", files("tests", suffixes=(".py",)))
+def test_tests_are_short_and_import_no_others(path: str) -> None:
+    """What two test modules need is in tests/support."""
+    text = (ROOT / path).read_text()
+    assert len(text.splitlines()) <= 500
+    for node in ast.walk(ast.parse(text)):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
+        others = [n for n in names if re.match(r"(.*\.)?(test_\w+|conftest)$", n)]
+        assert others == [], f"{path} imports {others}"
+
+
+def test_one_cmake_target_per_level() -> None:
+    cmake = (ROOT / "CMakeLists.txt").read_text()
+    for folder in (p for p in (ROOT / "csrc").iterdir() if p.name != "binding"):
+        target = re.search(rf"ovsw_level\({folder.name} SOURCES ([^)]*?) USES ([^)]*)\)", cmake)
+        assert target, f"csrc/{folder.name} has no target"
+        sources = {Path(s).name for s in target[1].split()}
+        assert sources == {p.name for p in folder.glob("*.cc")}, f"csrc/{folder.name}: sources differ"
+
+
+def test_one_version_string() -> None:
+    assert _core.__version__ == ovsw.__version__
+    mentions = subprocess.run(
+        ["git", "grep", "-lF", f'"{ovsw.__version__}"', "--", "*.py", "*.toml", "*.txt", "*.h", "*.cc"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if mentions.returncode > 1:
+        pytest.skip("not a git checkout")
+    assert mentions.stdout.split() == ["python/ovsw/_version.py"]
+
+
+@pytest.mark.parametrize(
+    "module", ["ovsw", "ovsw.run", "ovsw.info", "ovsw.format", "ovsw.bench.demo", "ovsw.bench.cli"]
+)
+def test_import_needs_numpy_and_pillow_only(module: str) -> None:
+    """No torch, no onnx: nothing outside the standard library but numpy and PIL is loaded."""
+    code = f"""
+import sys
+before = set(sys.modules)
+import {module}
+new = {{name.split(".")[0] for name in set(sys.modules) - before}}
+print(sorted(n for n in new if n not in sys.stdlib_module_names))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(ast.literal_eval(found.stdout)) - {"ovsw", "numpy", "PIL"}
+    editable = {name for name in loaded if name.startswith("__editable__")}
+    assert loaded <= editable | {"cython_runtime", "_cython_3_0_8", "_distutils_hack"}, loaded
+
+
+def test_wheel_works_without_torch(tmp_path: Path) -> None:
+    """`python -m build` gives a wheel that runs in an empty venv: no torch, no test-only module."""
+    source = tmp_path / "source"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(source)], check=True)
+    changed = subprocess.run(["git", "diff", "HEAD", "--binary"], cwd=ROOT, capture_output=True, check=True).stdout
+    if changed:  # test the working tree, not the last commit
+        subprocess.run(["git", "apply"], cwd=source, input=changed, check=True)
+    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path / "dist"), str(source)]
+    built = subprocess.run(build, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr[-3000:] + built.stdout[-3000:]
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+    python = venv / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", str(wheel)]
+    subprocess.run(pip, check=True, capture_output=True)
+    (tmp_path / "models").mkdir()
+    demo = [str(venv / "bin" / "ovsw-demo"), "--repeat", "1", "--save", str(tmp_path / "models")]
+    shown = subprocess.run(demo, capture_output=True, text=True, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "resnet34" in shown.stdout
+    model = str(tmp_path / "models" / "resnet18.bnn")
+    info = subprocess.run([str(venv / "bin" / "ovsw-info"), model], capture_output=True, text=True, cwd=tmp_path)
+    assert info.returncode == 0, info.stderr
+    assert "layer4.1.conv2" in info.stdout
+    code = f"""
+import sys, importlib.util, numpy as np, ovsw
+logits = ovsw.Engine({model!r}).run(np.zeros((224, 224, 3), np.uint8))
+assert logits.shape == (1000,) and np.isfinite(logits).all()
+assert "torch" not in sys.modules and importlib.util.find_spec("torch") is None
+assert importlib.util.find_spec("ovsw._testing") is None
+print(ovsw.__file__)
+"""
+    ran = subprocess.run([str(python), "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert str(venv) in ran.stdout

@@ -1,0 +1,287 @@
+"""Runs: what they leave, what they refuse, and that they survive being killed; pictures of them."""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from ovsw import Engine
+from ovsw.export.cli import main as export_main
+from ovsw.nn import create, network
+from ovsw.train import augment, cli, flips, landscape, trainer
+from ovsw.train.data import MemorySet, open_split
+
+from support.training import QUICK, arguments, assert_same, few_images, image_folder
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few() -> Iterator[None]:
+    with few_images(256, 64):
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    assert cli.main(arguments(folder)) == 0
+    return folder
+
+
+def test_a_run_leaves_what_it_should(finished: Path) -> None:
+    with (finished / "metrics.csv").open() as f:
+        rows = list(csv.DictReader(f))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
+    assert float(rows[2]["loss"]) < float(rows[0]["loss"])
+    assert 0 < float(rows[2]["flip_rate"]) < 0.5
+    assert 0.5 < float(rows[2]["silent_share"]) <= 1
+    assert float(rows[0]["never_flipped"]) > float(rows[2]["never_flipped"]) > 0.5
+    checkpoint = torch.load(finished / "last.pth", weights_only=True)
+    assert checkpoint["arch"] == "cResNet20_1w1a"
+    assert checkpoint["epoch"] == 3
+    assert len(checkpoint["state_dict"]) == 157  # the reference's keys, SAD's buffers among them
+    assert [len(g["params"]) for g in checkpoint["optimizer"]["param_groups"]] == [41, 20]
+    assert (finished / "initial.pth").is_file()
+
+
+def test_tensorboard_has_every_metric(finished: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(finished))
+    events.Reload()
+    with (finished / "metrics.csv").open() as f:
+        rows = list(csv.DictReader(f))
+    assert set(events.Tags()["scalars"]) == set(trainer.METRICS[1:])
+    for name in trainer.METRICS[1:]:
+        shown = [e.value for e in events.Scalars(name)]
+        assert shown == pytest.approx([float(row[name]) for row in rows], rel=1e-5)
+
+
+def test_checkpoints_go_through_the_exporter(finished: Path, tmp_path: Path) -> None:
+    """Trained here, exported, and the engine agrees with PyTorch (ovsw-export verifies that)."""
+    model = tmp_path / "m.bnn"
+    assert export_main([str(finished / "model_best.pth"), "-o", str(model)]) == 0
+    assert Engine(model).run(np.zeros((32, 32, 3), np.uint8)).shape == (10,)
+
+
+def test_a_vanilla_run(tmp_path: Path) -> None:
+    """No buffers of the method in its state dict, but flips and silence are reported, and it resumes the same."""
+    vanilla = [*QUICK, "train.epochs=2", "ovsw.ags=false", "ovsw.sad=false"]
+    assert cli.main(arguments(tmp_path / "a", settings=vanilla)) == 0
+    checkpoint = torch.load(tmp_path / "a" / "last.pth", weights_only=True)
+    assert len(checkpoint["state_dict"]) == 121
+    with (tmp_path / "a" / "metrics.csv").open() as f:
+        rows = list(csv.DictReader(f))
+    assert 0.9 < float(rows[1]["silent_share"]) <= 1
+
+
+def run_in_child(folder: Path, moment: str = "never", seconds: float = 0.0) -> int:
+    """How a run that resumes ends: 0, or minus a signal, since it is killed on the spot so long after a moment.
+
+    Seconds are of a CPU, not of the wall: on a busy machine it would be killed before it has done anything.
+    """
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    save = trainer.replace_file
+
+    def reach(here: str) -> None:
+        if here == moment:
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # nobody handles its signal
+
+    def watched(path: Path, data: bytes) -> None:
+        last = path.name == "last.pth"
+        reach("before a save" if last else "")
+        save(path, data)
+        reach("after a save" if last else "")
+
+    try:
+        trainer.replace_file = watched
+        reach("at the start")
+        os._exit(cli.main(arguments(folder, "--resume")))
+    except BaseException:
+        os._exit(99)
+
+
+@pytest.mark.filterwarnings("ignore:This process")
+def test_kill_at_any_moment_and_resume(finished: Path, tmp_path: Path) -> None:
+    """Killed at random moments, some within a save; then the weights are those of the unbroken run."""
+    rng = random.Random(0)
+    folder = tmp_path / "broken"
+    epochs: list[int] = []
+    while True:
+        moment = ("at the start", "before a save", "after a save")[len(epochs) % 3]
+        code = run_in_child(folder, moment, rng.uniform(0.0005, 0.01 if moment == "before a save" else 0.1))
+        if code == 0:
+            break
+        assert code == -signal.SIGPROF
+        saved = (folder / "last.pth").exists()
+        assert saved or not (folder / "metrics.csv").exists()
+        epochs.append(torch.load(folder / "last.pth", weights_only=True)["epoch"] if saved else 0)
+    assert len(epochs) >= 3
+    assert epochs == sorted(epochs)
+    assert {0, 1} <= set(epochs)
+    assert run_in_child(folder) == 0
+    assert_same(finished / "last.pth", folder / "last.pth")
+
+
+def test_a_save_that_is_cut_short(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed or out of disk while writing the second checkpoint: the first one is intact and the run goes on."""
+    folder = tmp_path / "run"
+    real = trainer.replace_file
+    calls = 0
+
+    def fails(path: Path, data: bytes) -> None:
+        nonlocal calls
+        calls += path.name == "last.pth"
+        if path.name == "last.pth" and calls == 2:
+            raise OSError(28, "No space left on device", str(path))
+        real(path, data)
+
+    monkeypatch.setattr(trainer, "replace_file", fails)
+    assert cli.main(arguments(folder)) == 2
+    assert torch.load(folder / "last.pth", weights_only=True)["epoch"] == 1
+    monkeypatch.undo()
+    assert cli.main(arguments(folder, "--resume")) == 0
+    assert_same(finished / "last.pth", folder / "last.pth")
+
+
+def test_an_image_folder_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worker processes and random crops, the same whether in one go or in two."""
+    image_folder(tmp_path / "data")
+    settings = ["data.kind=folder", "network.num_classes=2", "train.batch=4", "train.warmup=1", "data.augment=imagenet"]
+    settings.append("train.epochs=2")
+    more = ("--data", str(tmp_path / "data"))
+    assert cli.main(arguments(tmp_path / "a", *more, settings=settings)) == 0
+    real, calls = trainer.replace_file, []
+
+    def stops(path: Path, data: bytes) -> None:
+        if path.name == "last.pth" and calls:
+            raise KeyboardInterrupt
+        calls.extend([path] if path.name == "last.pth" else [])
+        real(path, data)
+
+    monkeypatch.setattr(trainer, "replace_file", stops)
+    assert cli.main(arguments(tmp_path / "b", *more, settings=settings)) == 130
+    monkeypatch.undo()
+    assert cli.main(arguments(tmp_path / "b", "--resume", *more, settings=settings)) == 0
+    assert_same(tmp_path / "a" / "last.pth", tmp_path / "b" / "last.pth")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--set", "train.epoch=1"), "did you mean 'epochs'"),
+        (("--set", "data.kind=cifar10"), "--data"),
+        (("--set", "data.kind=cifar10", "--data", "/nowhere"), "/nowhere does not exist"),
+        (("--set", "network.name=AlexNet"), "AlexNet"),
+        (("--set", "train.optimizer=bop"), "bop"),
+        (("--amp",), "--amp needs a GPU"),
+    ],
+)
+def test_refused_runs(more: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments(tmp_path / "run", *more)) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert "Traceback" not in error
+
+
+def test_a_finished_folder_is_not_overwritten(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(arguments(finished)) == 2
+    assert "--resume goes on" in capsys.readouterr().err
+    assert cli.main(arguments(finished, "--resume", "--set", "train.lr=0.2")) == 2
+    assert "train.lr 0.05 -> 0.2" in capsys.readouterr().err
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--list"]) == 0
+    text = capsys.readouterr().out
+    assert "table1-cresnet20" in text
+    assert "87.7 % top-1" in text
+
+
+# Looking at runs
+
+
+def test_flips_of_a_run(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert flips.main([str(finished), "-o", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    with (tmp_path / "flips.csv").open() as f:
+        rows = list(csv.reader(f))[1:]
+    assert len(rows) == 18
+    first, last = (torch.load(finished / n, weights_only=True) for n in ("initial.pth", "last.pth"))
+    for name, size, never, changed in rows:
+        start, end = (c["state_dict"][f"{name}.weight"] for c in (first, last))
+        ever = last["ovsw"]["flip_history"][f"{name}.weight"]
+        assert int(size) == start.numel()
+        assert float(changed) == pytest.approx(100 * float((start.sign() != end.sign()).float().mean()), abs=0.006)
+        assert float(never) == pytest.approx(100 * float((~ever).float().mean()), abs=0.006)
+        # what never flipped has its first sign; the last optimiser step comes after the last look
+        moved = (start.sign() != end.sign()) & ~ever
+        assert moved.float().mean() < 0.05
+        assert name in text
+    for picture in ("flips.png", "flips_epochs.png"):
+        with Image.open(tmp_path / picture) as image:
+            assert min(image.size) > 300
+            assert len(set(image.convert("L").resize((64, 64)).getdata())) > 10
+
+
+def test_flips_between_checkpoints(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert flips.main([str(finished / "initial.pth"), str(finished / "last.pth")]) == 0
+    assert "layer3.2.conv2.weight" in capsys.readouterr().out
+    assert {share for _, _, share in flips.compare(finished / "last.pth", finished / "last.pth")} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["nowhere"], "nowhere: no such file"),
+        (["RUN/last.pth"], "two at a time"),
+        (["RUN/last.pth", "RUN/metrics.csv"], "metrics.csv: not a checkpoint"),
+        (["RUN", "--layers", "conv9"], "no binary layer 'conv9'"),
+        (["RUN", "-o", "RUN/missing"], "does not exist"),
+    ],
+)
+def test_flips_refuses(given: list[str], words: str, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert flips.main([g.replace("RUN", str(finished)) for g in given]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_landscape(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "loss.png"
+    small = ["--grid", "3", "--images", "32", "-o", str(out)]
+    assert landscape.main([str(finished / "last.pth"), *small]) == 0
+    with out.with_suffix(".csv").open() as f:
+        rows = {(float(a), float(b)): float(loss) for a, b, loss in list(csv.reader(f))[1:]}
+    assert len(rows) == 9
+    model = create("cResNet20_1w1a").eval()
+    state = torch.load(finished / "last.pth", weights_only=True)["state_dict"]
+    model.load_state_dict({k: v for k, v in state.items() if not k.endswith(("weight_prev", "tracker"))})
+    split = open_split("synthetic", None, "test")
+    assert isinstance(split, MemorySet)
+    spec = network("cResNet20")
+    with torch.no_grad():
+        logits = model(augment.normalise(split.images[:32], spec.mean, spec.std))
+    assert rows[0.0, 0.0] == pytest.approx(float(nn.functional.cross_entropy(logits, split.labels[:32])), abs=1e-5)
+    assert out.stat().st_size > 10_000
+    assert landscape.main([str(finished / "metrics.csv"), *small]) == 2
+    assert landscape.main([str(finished / "last.pth"), "-o", str(tmp_path / "missing" / "x.png")]) == 2
+
+
+def test_directions_are_filter_normalised() -> None:
+    model = create("cResNet20_1w1a")
+    found = landscape.direction(model, torch.Generator().manual_seed(0))
+    weight, step = model.get_submodule("layer2.0.conv1").weight, found["layer2.0.conv1.weight"]
+    torch.testing.assert_close(step.flatten(1).norm(dim=1), weight.detach().flatten(1).norm(dim=1))  # type: ignore[operator]
+    assert not found["bn1.bias"].any()
