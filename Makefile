@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-NATIVE := $(shell find csrc kernels -name '*.cc' -o -name '*.h') CMakeLists.txt
+NATIVE := $(shell find csrc kernels -name '*.cc' -o -name '*.h' -o -name '*.in') CMakeLists.txt
 PROJECT := setup.py pyproject.toml constraints.txt python/ovsw/_version.py
-CXX_FILES := $(filter-out CMakeLists.txt,$(NATIVE)) $(wildcard tools/arm64/*.c)
+CXX_FILES := $(filter %.cc %.h,$(NATIVE)) $(wildcard include/*.h* tests/cpp/*.[ch]* examples/*/*.c* tools/arm64/*.c)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
 # Tests use all cores, up to four, and say what was skipped and why.
@@ -37,6 +37,7 @@ test-arm64: $(VENV)/.dev
 	@PYTHON=$(BIN)/python tools/arm64/setup
 	@$(BIN)/python tools/arm64/disasm.py
 	@$(BIN)/python tools/arm64/test.py
+	@OVSW_ARM64=1 $(BIN)/python -m pytest tests/cpp/test_library.py
 
 count-arm64: $(VENV)/.dev
 	@PYTHON=$(BIN)/python tools/arm64/setup --peers

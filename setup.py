@@ -32,6 +32,7 @@ class CMakeBuild(build_ext):
             f"-DCMAKE_INSTALL_PREFIX={target}",
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
+            "-DOVSW_PYTHON=ON",
             f"-DOVSW_TESTING={'ON' if TESTING else 'OFF'}",
             f"-DOVSW_WERROR={'ON' if os.environ.get('OVSW_WERROR') == '1' else 'OFF'}",
         ]
@@ -52,7 +53,8 @@ class CMakeBuild(build_ext):
 
 # Discovery does not know about package_dir maps, so the folders outside python/ are added by hand.
 package_dir = {"": "python", "ovsw.export": "export", "ovsw.bench": "bench"}
-packages = find_packages("python") + ["ovsw.export", "ovsw.bench", "ovsw.bench.peers"]
+parts = ("export", "export.frontend", "export.passes", "bench", "bench.peers")
+packages = find_packages("python") + [f"ovsw.{part}" for part in parts]
 
 setup(
     package_dir=package_dir,

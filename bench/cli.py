@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import sys
 import tempfile
@@ -13,32 +12,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ovsw import _core
+from ovsw import cpu
 from ovsw import format as bnn
-from ovsw.bench import compare, context, memory, profile, scaling
-from ovsw.bench.entries import OURS, Entry, Input, kin, ours, theirs
-from ovsw.bench.measure import Bar, interleave, ratio, spread
+from ovsw.bench import compare, context, emulate, memory, profile, scaling
+from ovsw.bench.context import Context
+from ovsw.bench.entries import Entry, Ours, kin, ours, theirs
+from ovsw.bench.measure import Bar, Latency, interleave
 from ovsw.bench.peers import REFERENCE, Peer, obstacles, select
-from ovsw.bench.peers.base import SIDES, float_bytes, one_line
+from ovsw.bench.peers.base import one_line
 from ovsw.bench.random_nets import random_resnet
-from ovsw.bench.table import markdown, text
-from ovsw.cli import add_version, command
-from ovsw.summary import table
+from ovsw.bench.result import OURS, Network, Result, Row, Skipped, as_json
+from ovsw.bench.table import markdown_table, show
+from ovsw.bench.topology import NETWORKS, Topology
+from ovsw.cli import command
+from ovsw.text import table
 
 REPEAT, MIN_TIME = 40, 0.3
 QUICK_REPEAT, QUICK_MIN_TIME = 6, 0.0
 INTERRUPTED = 130
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="ovsw-bench",
-        description="Time the binary networks against the float and int8 ones in the other engines that are installed.",
-        epilog="ovsw-bench compare A.json B.json: what has changed between two runs.",
-    )
+def options(p: argparse.ArgumentParser) -> None:
     what = p.add_argument_group("what is timed")
     what.add_argument(
-        "--arch", metavar="A,B", default="resnet18,resnet34", help=f"of {', '.join(SIDES)} (default: %(default)s)"
+        "--arch", metavar="A,B", default="resnet18,resnet34", help=f"of {', '.join(NETWORKS)} (default: %(default)s)"
     )
     what.add_argument("--model", metavar="FILE.bnn", nargs="+", default=[], help="also these files of your own")
     what.add_argument("--image", metavar="FILE", help="show this image (default: noise)")
@@ -64,8 +61,6 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--markdown", metavar="FILE.md", nargs="?", const="-", help="tables as Markdown (default: stdout)")
     out.add_argument("--plot", metavar="FILE.png", help="the table as a picture")
     out.add_argument("--html", metavar="FILE.html", help="one page with everything")
-    add_version(p)
-    return p
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,23 +68,31 @@ def main(argv: list[str] | None = None) -> int:
     return compare.main(argv[1:]) if argv[:1] == ["compare"] else bench(argv)
 
 
-@command("ovsw-bench")
-def bench(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+@command(
+    "ovsw-bench",
+    "Time the binary networks against the float and int8 ones in the other engines that are installed.",
+    options,
+    "ovsw-bench compare A.json B.json: what has changed between two runs.",
+)
+def bench(args: argparse.Namespace) -> int:
     networks = _checked(args)
     peers = select(args.peers)
     if args.list_peers:
         print(list_peers(peers))
         return 0
     if args.emulate:
-        return _emulate(args.emulate, networks, args.json)
+        emulated = emulate.emulate(args.emulate, networks)
+        print(emulate.show(emulated))
+        if args.json:
+            bnn.replace_file(args.json, as_json({"emulated": emulated}))
+        return 0
     run = Run(args, networks)
     run.all(peers)
-    if run.result["rows"]:
+    if run.result.rows:
         _write(run.result, args)
     else:
         print("ovsw-bench: nothing was measured", file=sys.stderr)
-    return INTERRUPTED if run.result["context"]["interrupted"] else 0
+    return INTERRUPTED if run.result.context.interrupted else 0
 
 
 class Run:
@@ -106,65 +109,62 @@ class Run:
         self.progress = Bar()
         self.machine = context.Machine()
         self.judge: Peer | None = None
-        self.result: dict[str, Any] = {"context": {}, "networks": {}, "rows": [], "skipped": []}
+        about = self.machine.about()
+        asked: dict[str, Any] = {"threads": args.threads, "batch": args.batch, "repeat": self.repeat}
+        asked["pinned"] = _pin(args.pin, args.threads) if args.pin is not None else []
+        start = self.machine.state()
+        state: dict[str, Any] = {"start": start, "end": None, "warnings": context.warnings(about, start)}
+        self.result = Result(Context(**vars(about), **asked, min_time=self.min_time, isa=None, **state))
 
     def all(self, peers: list[Peer]) -> None:
         """Measures everything that was asked for, or until Ctrl-C."""
-        about = self.machine.about()
-        pinned = _pin(self.args.pin, self.args.threads) if self.args.pin is not None else []
-        start = self.machine.state()
-        asked = {"threads": self.args.threads, "batch": self.args.batch, "pinned": pinned}
-        asked.update(repeat=self.repeat, min_time=self.min_time)
-        self.result["context"] = {"date": context.now(), **about, **context.versions(), **asked, "isa": None}
-        self.result["context"].update(start=start, end=None, warnings=context.warnings(about, start), interrupted=False)
+        about = self.result.context
         try:
             with tempfile.TemporaryDirectory() as folder:
                 self._measure(peers, Path(folder))
         except KeyboardInterrupt:
-            self.result["context"]["interrupted"] = True
+            about.interrupted = True
         finally:
             self.progress.close()
-        end = self.machine.state()
-        self.result["context"].update(end=end, warnings=context.warnings(about, start, end))
+        about.end = self.machine.state()
+        about.warnings = context.warnings(about, about.start, about.end)
 
     def _measure(self, peers: list[Peer], folder: Path) -> None:
         groups = self._groups(folder)
         usable = self._usable(peers)
         for network, group in groups.items():
-            with tempfile.TemporaryDirectory() as made:
-                self._network(network, group, usable if network in SIDES else [], Path(made))
+            with tempfile.TemporaryDirectory() as peer_files:
+                self._network(network, group, usable if network in NETWORKS else [], Path(peer_files))
         isa, threads, rounds = self.args.isa, self.args.threads, self.repeat
-        for entry, given in (pair for group in groups.values() for pair in group):
-            name, data, image = entry.network, entry.files[0].read_bytes(), given.pixels[0]
+        for one in (one for group in groups.values() for one in group):
+            name, data, image = one.entry.network, one.entry.files[0].read_bytes(), one.pixels[0]
             if self.args.profile:
                 self._extra("profile", name, partial(profile.profile, data, isa, threads, image, rounds))
             if self.args.scaling:
                 self._extra("scaling", name, partial(scaling.scaling, data, isa, image, rounds, name))
 
-    def _extra(self, part: str, network: str, measure: Callable[[], dict[str, Any]]) -> None:
+    def _extra(self, part: str, network: str, measure: Callable[[], object]) -> None:
         """What has been measured before must not be lost by an error here."""
         self.progress(f"{network}: {part}", 0.0)
         try:
-            self.result.setdefault(part, {})[network] = measure()
+            getattr(self.result, part)[network] = measure()
         except Exception as e:
             self.progress.say(f"--{part}, {network}: {one_line(e)}")
 
-    def _groups(self, folder: Path) -> dict[str, list[tuple[Entry, Input]]]:
+    def _groups(self, folder: Path) -> dict[str, list[Ours]]:
         """For each network our entries, which are timed in the same rounds; a user's file is one of its own kin's."""
-        groups: dict[str, list[tuple[Entry, Input]]] = {}
+        args = self.args
+        how = (args.threads, args.isa, args.image, args.batch)
+        groups: dict[str, list[Ours]] = {}
         for network in self.networks:
             path = folder / f"{network}.bnn"
             bnn.write(random_resnet(network, numerics="integer"), path)
-            groups[network] = [self._ours(network, path, None)]
-        for name in self.args.model:
+            groups[network] = [ours(network, path, *how, None)]
+        for name in args.model:
             like = kin(Path(name))
             like = like if like in self.networks else None
-            groups.setdefault(like or name, []).append(self._ours(name, Path(name), like))
+            groups.setdefault(like or name, []).append(ours(name, Path(name), *how, like))
         return groups
-
-    def _ours(self, name: str, path: Path, like: str | None) -> tuple[Entry, Input]:
-        args = self.args
-        return ours(name, path, args.threads, args.isa, args.image, args.batch, like)
 
     def _usable(self, peers: list[Peer]) -> list[Peer]:
         """Those that work here; a line about the others."""
@@ -177,89 +177,72 @@ class Run:
         self.progress("trying the engines", 0.0)
         tried = [p for p in peers if p.name not in why]
         judge = [REFERENCE] * any(p.comparable for p in tried) if REFERENCE.missing() is None else []
-        found = obstacles(list(dict.fromkeys([*tried, *judge])))
-        self.judge = next((p for p in judge if p.name not in found), None)
-        why.update({p.name: found[p.name] for p in tried if p.name in found})
+        faults = obstacles(list(dict.fromkeys([*tried, *judge])))
+        self.judge = next((p for p in judge if p.name not in faults), None)
+        why.update({p.name: faults[p.name] for p in tried if p.name in faults})
         for p in tried:
             if p.name in why:
                 self.progress.say(f"{p.name}: {why[p.name]}")
-        self.result["skipped"] += [
-            {"peer": p.name, "network": None, "why": why[p.name]} for p in peers if p.name in why
-        ]
+        self.result.skipped += [Skipped(p.name, None, why[p.name]) for p in peers if p.name in why]
         return [p for p in peers if p.name not in why]
 
-    def _network(self, network: str, group: list[tuple[Entry, Input]], peers: list[Peer], folder: Path) -> None:
-        args = self.args
-        entries, shown = [entry for entry, _ in group], group[0][1].normalised
-        self.result["context"]["isa"] = entries[0].isa
-        parameters = _parameters(network, args.batch) if network in SIDES else None
-        self.result["networks"][network] = {"parameters": parameters, "own": network not in SIDES}
+    def _network(self, network: str, group: list[Ours], peers: list[Peer], folder: Path) -> None:
+        entries, shown = [one.entry for one in group], group[0].engine.input.normalised(group[0].pixels)
+        self.result.context.isa = entries[0].isa
+        parameters = Topology(NETWORKS[network]).parameters if network in NETWORKS else None
+        self.result.networks[network] = Network(parameters, own=network not in NETWORKS)
         if peers:
-            how = (args.threads, args.batch, folder, shown)
-            found, skipped = theirs(network, peers, self.judge, *how, self.progress)
-            entries += found
-            self.result["skipped"] += skipped
+            timed, skipped = theirs(network, peers, self.judge, self.args.threads, folder, shown, self.progress)
+            entries += timed
+            self.result.skipped += skipped
         self._time(network, entries, parameters)
 
     def _time(self, network: str, entries: list[Entry], parameters: int | None) -> None:
         times: dict[str, list[float]] = {}
         calls = {e.name: e.call for e in entries}
-        rows: list[dict[str, Any]] = []
-
-        def show(fraction: float) -> None:
-            self.progress(f"{network}: timing {len(calls)} engines", fraction)
-
+        rows: list[Row] = []
+        progress = partial(self.progress, f"{network}: timing {len(calls)} engines")
         try:
-            broken = interleave(calls, times, self.repeat, self.min_time, show)
-            for entry in entries:
-                if entry.name in broken:
-                    why = one_line(broken[entry.name])
-                    skipped = {"peer": f"{entry.engine}-{entry.precision}", "network": network, "why": why}
-                    self.result["skipped"].append(skipped)
-                    self.progress.say(f"{skipped['peer']}, {network}: {why}")
+            broken = interleave(calls, times, self.repeat, self.min_time, progress)
+            for entry in (e for e in entries if e.name in broken):
+                peer, why = f"{entry.engine}-{entry.precision}", one_line(broken[entry.name])
+                self.result.skipped.append(Skipped(peer, network, why))
+                self.progress.say(f"{peer}, {network}: {why}")
         finally:
             timed = [e for e in entries if times.get(e.name)]
-            ms = {e.name: [1e3 * t / e.batch for t in times[e.name]] for e in timed}
+            ms = {e.name: Latency.of([1e3 * t / e.batch for t in times[e.name]]) for e in timed}
             base = next((ms[e.name] for e in timed if e.engine == OURS), None)
-            for e in timed:
-                row = e.row(parameters)
-                row["latency_ms"] = {**spread(ms[e.name]), "samples": [round(t, 5) for t in ms[e.name]]}
-                row["ratio"] = None if base is None else ratio(ms[e.name], base)
-                rows.append(row)
-            self.result["rows"] += rows
+            rows += [e.row(parameters, ms[e.name], base) for e in timed]
+            self.result.rows += rows
         if self.args.memory is True or (self.args.memory is None and not self.args.quick):
-            self._memory(network, timed, rows)
-
-    def _memory(self, network: str, entries: list[Entry], rows: list[dict[str, Any]]) -> None:
-        if "memory" not in self.result:
-            self.result["memory"] = {"baseline_mb": memory.baseline_mb()}
-        for i, (entry, row) in enumerate(zip(entries, rows)):
-            self.progress(f"{network}: memory of {entry.engine} {entry.precision}", i / len(rows))
-            row["memory_mb"] = memory.peak_mb(entry)
+            self.result.memory = self.result.memory or {"baseline_mb": memory.baseline_mb()}
+            for i, (entry, row) in enumerate(zip(timed, rows)):
+                self.progress(f"{network}: memory of {entry.engine} {entry.precision}", i / len(rows))
+                row.memory_mb = memory.peak_mb(entry)
 
 
 def list_peers(peers: list[Peer]) -> str:
     """What `--list-peers` prints."""
     missing = {p.name: p.missing() for p in peers}
     why = obstacles([p for p in peers if missing[p.name] is None])
-    rows = []
-    for p in peers:
-        obstacle = missing[p.name] or why.get(p.name)
-        rows.append((p.name, p.precision, (p.version() or "-") if not missing[p.name] else "-", obstacle or "yes"))
+    rows = [
+        (p.name, p.precision, "-" if missing[p.name] else p.version() or "-", missing[p.name] or why.get(p.name, "yes"))
+        for p in peers
+    ]
     return table(("peer", "precision", "version", "usable"), rows)
 
 
 def _checked(args: argparse.Namespace) -> list[str]:
     """The networks. Raises ValueError now for whatever would go wrong after all the measuring."""
     networks = list(dict.fromkeys(filter(None, args.arch.split(","))))
-    unknown = [n for n in networks if n not in SIDES]
+    unknown = [n for n in networks if n not in NETWORKS]
     if unknown:
-        raise ValueError(f"--arch: unknown network '{unknown[0]}', known are {', '.join(SIDES)}")
+        raise ValueError(f"--arch: unknown network '{unknown[0]}', known are {', '.join(NETWORKS)}")
     if not networks and not args.model:
         raise ValueError("--arch names no network and there is no --model")
-    tables = [name for name, supported in _core.tables() if supported]
-    if args.isa is not None and args.isa not in tables:
-        raise ValueError(f"--isa: '{args.isa}' is none of {', '.join(tables)}, which this build has for this CPU")
+    isas = cpu.supported_isas()
+    if args.isa is not None and args.isa not in isas:
+        raise ValueError(f"--isa: '{args.isa}' is none of {', '.join(isas)}, which this build has for this CPU")
     for option in ("threads", "batch", "repeat"):
         value = getattr(args, option)
         if value is not None and value < 1:
@@ -295,43 +278,20 @@ def _pin(cpu: int, threads: int) -> list[int]:
     return chosen
 
 
-def _parameters(network: str, batch: int = 1) -> int | None:
-    """Of the model that the peers get, which is made only once for both."""
-    if importlib.util.find_spec("onnx") is None:
-        return None
-    import onnx
-
-    from ovsw.bench.float_nets import parameters
-
-    return parameters(onnx.load_from_string(float_bytes(network, batch)))
-
-
-def _emulate(cpu: str, networks: list[str], out: str | None) -> int:
-    from ovsw.bench import emulate
-
-    found = emulate.emulate(cpu, networks)
-    print(emulate.show(found))
-    if out:
-        bnn.replace_file(out, _json({"emulated": found}))
-    return 0
-
-
-def _write(result: dict[str, Any], args: argparse.Namespace) -> None:
+def _write(result: Result, args: argparse.Namespace) -> None:
     """Tables to stdout, everything to the files that were asked for."""
     paper = not args.no_paper
-    head = context.head(result["context"])
-    if args.markdown == "-":
-        print(f"{_quoted(head)}\n\n{markdown(result, paper)}")
-    else:
-        print(f"{head}\n\n{text(result, paper)}")
-    for network, made in result.get("profile", {}).items():
-        print(f"\n{network}: {profile.show(made)}")
-    for made in result.get("scaling", {}).values():
-        print(f"\n{scaling.show(made)}")
+    head = context.head(result.context)
+    marked = f"```\n{head}\n```\n\n{show(result, paper, markdown_table)}"
+    print(marked if args.markdown == "-" else f"{head}\n\n{show(result, paper)}")
+    for network, steps in result.profile.items():
+        print(f"\n{network}: {profile.show(steps)}")
+    for points in result.scaling.values():
+        print(f"\n{scaling.show(points)}")
     if args.json:
-        bnn.replace_file(args.json, _json(result))
+        bnn.replace_file(args.json, as_json(result))
     if args.markdown not in (None, "-"):
-        bnn.replace_file(args.markdown, f"{_quoted(head)}\n\n{markdown(result, paper)}\n".encode())
+        bnn.replace_file(args.markdown, f"{marked}\n".encode())
     if args.plot:
         from ovsw.bench.plot import table_plot
 
@@ -340,14 +300,6 @@ def _write(result: dict[str, Any], args: argparse.Namespace) -> None:
         from ovsw.bench.report import html
 
         bnn.replace_file(args.html, html(result, paper).encode())
-
-
-def _quoted(lines: str) -> str:
-    return f"```\n{lines}\n```"
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 if __name__ == "__main__":

@@ -11,14 +11,13 @@ import re
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import ovsw
-from ovsw import _core
-from ovsw.info import cpu_name
+from ovsw import cpu
 
 Ask = Callable[[list[str]], str]
 
@@ -35,6 +34,52 @@ def ask(command: list[str]) -> str:
         return ""
 
 
+@dataclass
+class About:
+    """What does not change during a run; engines have their versions in the rows."""
+
+    date: str
+    cpu: str
+    machine: str
+    cores: int | None
+    system: str
+    clock_max_mhz: int | None
+    governor: str | None
+    python: str
+    numpy: str
+    ovsw: str
+    commit: str | None
+    tables: list[str]
+
+
+@dataclass
+class State:
+    """What does. `throttled` says what holds the CPU back, `throttle_count` how often that was so since boot."""
+
+    clock_mhz: int | None
+    load: float | None
+    temperature_c: float | None
+    trip_c: float | None
+    throttled: list[str]
+    throttle_count: int | None
+
+
+@dataclass
+class Context(About):
+    """With what was asked for. `isa` is our instruction set, None before anything is timed."""
+
+    threads: int
+    batch: int
+    pinned: list[int]
+    repeat: int
+    min_time: float
+    isa: str | None
+    start: State
+    end: State | None
+    warnings: list[str]
+    interrupted: bool = False
+
+
 class Machine:
     """Reads what the machine says of itself; `root`, `ask` and `system` are other ones in tests."""
 
@@ -44,32 +89,30 @@ class Machine:
         self.mac = system == "Darwin"
         self.cpu0 = root / "sys/devices/system/cpu/cpu0/cpufreq"
 
-    def about(self) -> dict[str, Any]:
-        """What does not change during a run."""
-        return {
-            "cpu": self.cpu(),
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-            "system": platform.platform(),
-            "clock_max_mhz": _mega(self._number(self.cpu0 / "cpuinfo_max_freq"), 1e3),
-            "governor": self._text(self.cpu0 / "scaling_governor"),
-        }
+    def about(self) -> About:
+        return About(
+            date=time.strftime("%Y-%m-%d %H:%M:%S"),
+            cpu=self.cpu(),
+            machine=platform.machine(),
+            cores=os.cpu_count(),
+            system=platform.platform(),
+            clock_max_mhz=_mega(self._number(self.cpu0 / "cpuinfo_max_freq"), 1e3),
+            governor=self._text(self.cpu0 / "scaling_governor"),
+            python=platform.python_version(),
+            numpy=np.__version__,
+            ovsw=ovsw.__version__,
+            commit=commit(Path(ovsw.__file__).parent),
+            tables=cpu.supported_isas(),
+        )
 
-    def state(self) -> dict[str, Any]:
-        """What does."""
+    def state(self) -> State:
         temperature, trip = self.temperature()
-        return {
-            "clock_mhz": self.clock(),
-            "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-            "temperature_c": temperature,
-            "trip_c": trip,
-            "throttled": self.throttled(),
-            "throttle_count": self.throttle_count(),
-        }
+        load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+        return State(self.clock(), load, temperature, trip, self.throttled(), self.throttle_count())
 
     def cpu(self) -> str:
         named = self.ask(["sysctl", "-n", "machdep.cpu.brand_string"]) if self.mac else ""
-        return named or cpu_name(str(self.root / "proc/cpuinfo"))
+        return named or cpu.name(str(self.root / "proc/cpuinfo"))
 
     def clock(self) -> int | None:
         if self.mac:
@@ -102,13 +145,13 @@ class Machine:
         """What holds the CPU back now or has done so since boot, as a Raspberry Pi or a Mac says it."""
         bits = re.search(r"throttled=(0x[0-9a-fA-F]+)", self._vcgencmd("get_throttled"))
         word = int(bits[1], 16) if bits else 0
-        found = [text for bit, text in _PI_NOW.items() if word >> bit & 1]
+        reasons = [text for bit, text in _PI_NOW.items() if word >> bit & 1]
         past = [text for bit, text in _PI_NOW.items() if word >> (bit + _SINCE_BOOT) & 1 and not word >> bit & 1]
-        found += [f"{text} (since boot, not now)" for text in past]
+        reasons += [f"{text} (since boot, not now)" for text in past]
         limit = re.search(r"CPU_Speed_Limit\s*=\s*([0-9]+)", self.ask(["pmset", "-g", "therm"]) if self.mac else "")
         if limit and int(limit[1]) < 100:
-            found.append(f"its speed is limited to {limit[1]} %")
-        return found
+            reasons.append(f"its speed is limited to {limit[1]} %")
+        return reasons
 
     def throttle_count(self) -> int | None:
         """How often x86 cores have been throttled since boot."""
@@ -129,32 +172,22 @@ class Machine:
         return _float(self._text(path) or "")
 
 
-def warnings(about: dict[str, Any], start: dict[str, Any], end: dict[str, Any] | None = None) -> list[str]:
+def warnings(about: About, start: State, end: State | None = None) -> list[str]:
     """What makes figures doubtful, a line each."""
-    found = []
-    if about["governor"] == "powersave":
-        found.append("the governor is powersave, which may hold the clock down: cpupower frequency-set -g performance")
-    if start["load"] is not None and start["load"] > 0.5 * (about["cores"] or 1):
-        found.append(f"the load was {start['load']} at the start: something else is running")
+    doubts = []
+    if about.governor == "powersave":
+        doubts.append("the governor is powersave, which may hold the clock down: cpupower frequency-set -g performance")
+    if start.load is not None and start.load > 0.5 * (about.cores or 1):
+        doubts.append(f"the load was {start.load} at the start: something else is running")
     states = [start] if end is None else [start, end]
-    found += dict.fromkeys(f"the CPU is held back: {text}" for state in states for text in state["throttled"])
-    hottest = max(states, key=lambda state: state["temperature_c"] or 0.0)
-    if hottest["trip_c"] is not None and hottest["temperature_c"] > hottest["trip_c"] - _NEAR:
-        found.append(f"{hottest['temperature_c']:.0f} degrees, it throttles at {hottest['trip_c']:.0f}")
-    if end is not None and (end["throttle_count"] or 0) > (start["throttle_count"] or 0):
-        found.append("the CPU was throttled during the run")
-    return found
-
-
-def versions() -> dict[str, Any]:
-    """Of what is always there; engines have theirs in the rows."""
-    return {
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "ovsw": ovsw.__version__,
-        "commit": commit(Path(ovsw.__file__).parent),
-        "tables": [name for name, supported in _core.tables() if supported],
-    }
+    doubts += dict.fromkeys(f"the CPU is held back: {text}" for state in states for text in state.throttled)
+    hottest = max(states, key=lambda state: state.temperature_c or 0.0)
+    degrees, trip = hottest.temperature_c or 0.0, hottest.trip_c
+    if trip is not None and degrees > trip - _NEAR:
+        doubts.append(f"{degrees:.0f} degrees, it throttles at {trip:.0f}")
+    if end is not None and (end.throttle_count or 0) > (start.throttle_count or 0):
+        doubts.append("the CPU was throttled during the run")
+    return doubts
 
 
 def commit(folder: Path) -> str | None:
@@ -165,29 +198,24 @@ def commit(folder: Path) -> str | None:
     return ask([*git, "describe", "--always", "--dirty", "--exclude=*"]) or None
 
 
-def now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def head(context: dict[str, Any]) -> str:
+def head(c: Context) -> str:
     """The lines above the tables."""
-    c, start = context, context["start"]
-    machine = [f"{c['cpu']}, {c['cores']} cores"]
-    clock = start["clock_mhz"], c["clock_max_mhz"]
-    machine += [f"{clock[0]} MHz" + (f" of {clock[1]}" if clock[1] else "")] if clock[0] else []
-    machine += [f"governor {c['governor']}"] if c["governor"] else []
-    machine += [f"{start['temperature_c']:.0f} degrees"] if start["temperature_c"] is not None else []
-    machine += [f"load {start['load']}"] if start["load"] is not None else []
-    made = f"ovsw {c['ovsw']}" + (f" ({c['commit']})" if c["commit"] else "")
-    per_image = "" if c["batch"] == 1 else ", times are per image"
-    pinned = f", pinned to CPU {' '.join(map(str, c['pinned']))}" if c["pinned"] else ""
-    rounds = f"at least {c['repeat']} interleaved rounds and {c['min_time']:g} s each"
+    machine = [f"{c.cpu}, {c.cores} cores"]
+    clock = f"{c.start.clock_mhz} MHz" + (f" of {c.clock_max_mhz}" if c.clock_max_mhz else "")
+    machine += [clock] if c.start.clock_mhz else []
+    machine += [f"governor {c.governor}"] if c.governor else []
+    machine += [f"{c.start.temperature_c:.0f} degrees"] if c.start.temperature_c is not None else []
+    machine += [f"load {c.start.load}"] if c.start.load is not None else []
+    version = f"ovsw {c.ovsw}" + (f" ({c.commit})" if c.commit else "")
+    per_image = "" if c.batch == 1 else ", times are per image"
+    pinned = f", pinned to CPU {' '.join(map(str, c.pinned))}" if c.pinned else ""
+    rounds = f"at least {c.repeat} interleaved rounds and {c.min_time:g} s each"
     lines = [
         ", ".join(machine),
-        f"{c['threads']} thread(s){pinned}, batch {c['batch']}{per_image}, {rounds}; kernels {c['isa']}",
-        f"{made}, python {c['python']}, numpy {c['numpy']}, {c['system']}, {c['date']}",
+        f"{c.threads} thread(s){pinned}, batch {c.batch}{per_image}, {rounds}; kernels {c.isa}",
+        f"{version}, python {c.python}, numpy {c.numpy}, {c.system}, {c.date}",
     ]
-    doubts = [*c["warnings"], *["interrupted: this is what had been measured by then"] * c["interrupted"]]
+    doubts = [*c.warnings, *["interrupted: this is what had been measured by then"] * c.interrupted]
     return "\n".join([*lines, *(f"warning: {line}" for line in doubts)])
 
 

@@ -11,22 +11,41 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ovsw.summary import table
+from ovsw.text import table
 
 ROOT = Path(__file__).absolute().parents[1]  # of a checkout
 CPUS = ("cortex-a53", "cortex-a72", "cortex-a76")
 SETUP = "make count-arm64"
 
 
-def emulate(cpu: str, networks: list[str]) -> dict[str, Any]:
+@dataclass
+class Counted:
+    """One inference on one CPU; `model_ms` has the machines that run the code which that CPU chooses."""
+
+    network: str
+    engine: str
+    precision: str
+    cpu: str
+    instructions: int
+    classes: dict[str, int]
+    model_ms: dict[str, float]
+
+
+@dataclass
+class Emulated:
+    emulated: str
+    rows: list[Counted]
+
+
+def emulate(cpu: str, networks: list[str]) -> Emulated:
     """Counts these networks on `cpu`, and on a CPU of the other generation for its machines."""
+    keys = ("network", "engine", "precision", "cpu", "instructions", "classes", "model ms")
     rows = counts([cpu, "cortex-a72" if cpu == "cortex-a76" else "cortex-a76"], networks)
-    keys = ("network", "engine", "precision", "cpu", "instructions", "classes")
-    made = [{**{key: row[key] for key in keys}, "model_ms": row["model ms"]} for row in rows]
-    return {"emulated": cpu, "rows": made}
+    return Emulated(cpu, [Counted(*(row[key] for key in keys)) for row in rows])
 
 
 def counts(cpus: list[str], networks: list[str], *options: str) -> list[dict[str, Any]]:
@@ -53,30 +72,26 @@ def counts(cpus: list[str], networks: list[str], *options: str) -> list[dict[str
     return rows
 
 
-def show(emulated: dict[str, Any]) -> str:
+def show(emulated: Emulated) -> str:
     """Counts, then what the model makes of them."""
-    rows = emulated["rows"]
-    groups = list(dict.fromkeys(name for row in rows for name in row["classes"]))
-    machines = list(dict.fromkeys(name for row in rows for name in row["model_ms"]))
+    rows = emulated.rows
+    groups = list(dict.fromkeys(name for row in rows for name in row.classes))
+    machines = list(dict.fromkeys(name for row in rows for name in row.model_ms))
     counted = []
     modelled: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)  # every machine runs one CPU's code
     for row in rows:
-        numbers = (row["instructions"], *(row["classes"][name] for name in groups))
-        about = (row["network"], f"{row['engine']} {row['precision']}", row["cpu"])
+        numbers = (row.instructions, *(row.classes[name] for name in groups))
+        about = (row.network, f"{row.engine} {row.precision}", row.cpu)
         counted.append(about + tuple(f"{n / 1e6:.1f}" for n in numbers))
-        modelled[row["network"], f"{row['engine'].split()[0]} {row['precision']}"].update(row["model_ms"])
+        modelled[row.network, f"{row.engine.split()[0]} {row.precision}"].update(row.model_ms)
     cells = [(*about, *(f"{ms[m]:.1f}" if m in ms else "-" for m in machines)) for about, ms in modelled.items()]
-    return "\n".join(
-        [
-            "Instructions of one inference, in millions, one thread, counted under qemu-aarch64:",
-            "",
-            table(("network", "engine", "CPU", "all", *groups), counted, right=range(3, 4 + len(groups))),
-            "",
-            "MODEL, not measured: milliseconds made of these counts and of what each core does in a cycle, without any",
-            "wait for memory or for an earlier result, so they are lower bounds:",
-            "",
-            table(
-                ("network", "engine", *(f"{m}, model ms" for m in machines)), cells, right=range(2, 2 + len(machines))
-            ),
-        ]
-    )
+    classes = table(("network", "engine", "CPU", "all", *groups), counted, right=range(3, 4 + len(groups)))
+    head = ("network", "engine", *(f"{m}, model ms" for m in machines))
+    return f"""Instructions of one inference, in millions, one thread, counted under qemu-aarch64:
+
+{classes}
+
+MODEL, not measured: milliseconds made of these counts and of what each core does in a cycle, without any
+wait for memory or for an earlier result, so they are lower bounds:
+
+{table(head, cells, right=range(2, len(head)))}"""

@@ -8,20 +8,21 @@ import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ovsw import Engine
 from ovsw import format as bnn
 from ovsw._version import __version__
-from ovsw.bench.measure import Progress
+from ovsw.bench.measure import Bar, Latency
 from ovsw.bench.peers import REFERENCE, Peer, Runner
-from ovsw.bench.peers.base import SIDES, batches, error, fault, one_line
+from ovsw.bench.peers.base import batches, error, fault, one_line
+from ovsw.bench.result import OURS, Row, Skipped
+from ovsw.bench.topology import NETWORKS
 
-OURS = "ovsw"
 BITS = {"1-bit": 1, "int8": 8, "fp16": 16, "bf16": 16, "fp32": 32}
 
 
@@ -62,83 +63,59 @@ class Entry:
     def file_mb(self) -> float:
         return sum(path.stat().st_size for path in self.files) / 1e6
 
-    def row(self, parameters: int | None) -> dict[str, Any]:
-        """As results have it, but for the times. A 1-bit network is as large as its file, others as papers count."""
+    def row(self, parameters: int | None, latency: Latency, ours: Latency | None) -> Row:
+        """As results have it. A 1-bit network is as large as its file, others as papers count."""
         bits = BITS[self.precision]
         size = self.file_mb if bits == 1 else None if parameters is None else parameters * bits / 8e6
-        row: dict[str, Any] = {
-            "network": self.network,
-            "wa": f"{bits}/{bits}",
-            "engine": self.engine,
-            "precision": self.precision,
-        }
-        row.update(version=self.version, threads=self.threads, batch=self.batch)
-        row.update(size_mb=size, file_mb=self.file_mb, check=self.check)
-        row.update({key: value for key, value in (("like", self.like), ("isa", self.isa)) if value is not None})
-        return row
+        same = ("network", "engine", "precision", "version", "threads", "batch", "file_mb", "check", "like", "isa")
+        about = {key: getattr(self, key) for key in same}
+        ratio = None if ours is None else latency.over(ours)
+        return Row(**about, wa=f"{bits}/{bits}", size_mb=size, latency_ms=latency, ratio=ratio)
 
 
 @dataclass
-class Input:
-    """The pictures that all engines get: uint8 (n, h, w, 3), and as the float networks want them."""
+class Ours:
+    """Our engine with a file, and what all engines are shown: uint8 (n, h, w, 3)."""
 
+    entry: Entry
+    engine: Engine
     pixels: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
-    normalised: np.ndarray = field(init=False)
-
-    def __post_init__(self) -> None:
-        scaled = (self.pixels.astype(np.float32) / 255.0 - self.mean) / self.std
-        self.normalised = np.ascontiguousarray(scaled.transpose(0, 3, 1, 2), np.float32)
 
 
-def pictures(engine: Engine, model: bnn.Model, image: str | None, batch: int) -> Input:
-    """`batch` times the image, or as much noise."""
+def pictures(engine: Engine, image: str | None, batch: int) -> np.ndarray:
+    """uint8 (n, h, w, 3): `batch` times the image, or as much noise."""
     c, h, w = engine.input_shape
     if image is None:
-        pixels = np.random.default_rng(0).integers(0, 256, (batch, h, w, c), np.uint8)
-    else:
-        pixels = np.repeat(engine._batch(image)[0], batch, axis=0)
-    return Input(pixels, *(model.tensors[i].array.astype(np.float32) for i in (model.mean, model.std)))
+        return np.random.default_rng(0).integers(0, 256, (batch, h, w, c), np.uint8)
+    return np.repeat(engine.batch(image), batch, axis=0)
 
 
 def ours(
     network: str, path: Path, threads: int, isa: str | None, image: str | None, batch: int, like: str | None
-) -> tuple[Entry, Input]:
+) -> Ours:
     """Our engine with this file, from uint8 pixels to logits."""
     engine = Engine(path, threads=threads, isa=isa)
-    given = pictures(engine, bnn.read(path), image, batch)
-    pixels = given.pixels[0] if batch == 1 else given.pixels
-
-    def call() -> None:
-        engine.run(pixels)
-
-    about = (network, OURS, "1-bit", __version__, engine.numerics, [path], threads, pixels.shape)
-    return Entry(*about, call, like, engine.isa), given
+    pixels = pictures(engine, image, batch)
+    given = pixels[0] if batch == 1 else pixels
+    about = (network, OURS, "1-bit", __version__, engine.numerics, [path], threads, given.shape)
+    return Ours(Entry(*about, partial(engine.run, given), like, engine.isa), engine, pixels)
 
 
 def kin(path: Path) -> str | None:
     """Which of the networks that peers know a user's file has the shape of, as far as it says."""
     model = bnn.read(path)
-    found = re.match(r"[a-z]+[0-9]+", str(model.metadata.get("arch", "")).lower())
-    name = found[0] if found else ""
-    value = model.values[model.ops[0].input]
-    return name if SIDES.get(name) == value.shape[1] == value.shape[2] else None
+    match = re.match(r"[a-z]+[0-9]+", str(model.metadata.get("arch", "")).lower())
+    name = match[0] if match else ""
+    return name if name in NETWORKS and NETWORKS[name].input.shape[1:] == model.values[0].shape[1:] else None
 
 
 def theirs(
-    network: str,
-    peers: list[Peer],
-    judge: Peer | None,
-    threads: int,
-    batch: int,
-    folder: Path,
-    shown: np.ndarray,
-    progress: Progress,
-) -> tuple[list[Entry], list[dict[str, Any]]]:
+    network: str, peers: list[Peer], judge: Peer | None, threads: int, folder: Path, shown: np.ndarray, progress: Bar
+) -> tuple[list[Entry], list[Skipped]]:
     """The peers that give the judge's logits, and why others are left out (also said, as it happens)."""
     entries: list[Entry] = []
-    skipped: list[dict[str, Any]] = []
+    skipped: list[Skipped] = []
+    batch = len(shown)
     tests = batches(network, batch, 4, seed=0)
     right = None
     if judge is not None:
@@ -157,12 +134,12 @@ def theirs(
             entries.append(Entry(*about, _timed(run, shown)))
         except Exception as e:  # whatever another engine may raise
             why = one_line(e)
-            skipped.append({"peer": peer.name, "network": network, "why": why})
+            skipped.append(Skipped(peer.name, network, why))
             progress.say(f"{peer.name}, {network}: {why}")
     return entries, skipped
 
 
-def judged(peer: Peer, found: np.ndarray, right: np.ndarray | None) -> str:
+def judged(peer: Peer, logits: np.ndarray, right: np.ndarray | None) -> str:
     """How far the peer's logits are from the judge's, in words; raises ValueError if that is too far."""
     if not peer.comparable:
         return "other weights"
@@ -170,10 +147,10 @@ def judged(peer: Peer, found: np.ndarray, right: np.ndarray | None) -> str:
         return "the judge"
     if right is None:
         return f"unchecked: no {REFERENCE.name}"
-    wrong = fault(found, right, peer.precision)
+    wrong = fault(logits, right, peer.precision)
     if wrong:
         raise ValueError(wrong)
-    return f"within {error(found, right):.1g}"
+    return f"within {error(logits, right):.1g}"
 
 
 def _outputs(run: Runner, shown: list[np.ndarray]) -> np.ndarray:

@@ -12,8 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
-CIFAR_BLOCKS = {"cresnet20": (3, 3, 3)}
+from ovsw.bench.topology import NETWORKS, Topology
 
 
 class _Net:
@@ -58,17 +57,17 @@ def float_resnet(
 
     By default with its usual classes and input size.
     """
-    cifar = name in CIFAR_BLOCKS
-    size = size or (32 if cifar else 224)
-    num_classes = num_classes or (10 if cifar else 1000)
+    spec = NETWORKS[name]
+    shape = (spec.input if size is None else spec.input.at(size)).shape
+    num_classes = num_classes or spec.num_classes
     net = _Net(seed)
-    x, channels = _cifar(net, CIFAR_BLOCKS[name]) if cifar else _imagenet(net, BLOCKS[name])
+    x, channels = _resnet(net, Topology(spec))
     x = net.op("Flatten", net.op("GlobalAveragePool", x))
     logits = net.op("Gemm", x, net.weight(num_classes, channels), net.weight(num_classes), transB=1)
     graph = helper.make_graph(
         net.nodes,
         name,
-        [helper.make_tensor_value_info("input", TensorProto.FLOAT, [batch, 3, size, size])],
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, [batch, *shape])],
         [helper.make_tensor_value_info(logits, TensorProto.FLOAT, [batch, num_classes])],
         net.weights,
     )
@@ -77,38 +76,18 @@ def float_resnet(
     return model
 
 
-def parameters(model: onnx.ModelProto) -> int:
-    """As papers count them: before folding, with a batch norm's weight and bias for each bias of a convolution."""
-    arrays = {w.name: numpy_helper.to_array(w) for w in model.graph.initializer}
-    stored = sum(a.size for a in arrays.values() if a.dtype == np.float32)
-    return stored + sum(arrays[node.input[2]].size for node in model.graph.node if node.op_type == "Conv")
-
-
-def _imagenet(net: _Net, stages: tuple[int, ...]) -> tuple[str, int]:
-    x = net.op("Relu", net.conv("input", 3, 64, 7, 2))
-    x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
-    cin = 64
-    for stage, blocks in enumerate(stages):
-        cout = 64 << stage
-        for block in range(blocks):
-            stride = 2 if stage > 0 and block == 0 else 1
-            shortcut = x if stride == 1 else net.conv(x, cin, cout, 1, stride)
-            x = net.block(x, shortcut, cin, cout, stride)
-            cin = cout
-    return x, cin
-
-
-def _cifar(net: _Net, stages: tuple[int, ...]) -> tuple[str, int]:
-    """Shortcuts without weights, as in the binary network: average pooling, and zeros for the new channels."""
-    x = net.op("Relu", net.conv("input", 3, 16, 3, 1))
-    cin = 16
-    for stage, blocks in enumerate(stages):
-        cout = 16 << stage
-        for _ in range(blocks):
-            stride, shortcut = 1, x
-            if cin != cout:
-                pool = net.op("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2])
-                stride, shortcut = 2, net.pad_channels(pool, cin // 2, cin // 2)
-            x = net.block(x, shortcut, cin, cout, stride)
-            cin = cout
-    return x, cin
+def _resnet(net: _Net, topology: Topology) -> tuple[str, int]:
+    """The last map and its channels."""
+    channels, window, stride = topology.stem
+    x = net.op("Relu", net.conv("input", 3, channels, window, stride))
+    if topology.imagenet:
+        x = net.op("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    for block in topology.blocks():
+        shortcut, channels = x, block.cout
+        if block.stride == 2 and topology.imagenet:
+            shortcut = net.conv(x, block.cin, block.cout, 1, 2)
+        elif block.stride == 2:
+            pool = net.op("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2])
+            shortcut = net.pad_channels(pool, block.cin // 2, block.cin // 2)
+        x = net.block(x, shortcut, block.cin, block.cout, block.stride)
+    return x, channels

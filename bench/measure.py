@@ -8,17 +8,47 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 
-class Progress(Protocol):
-    """Is told how far something is, from 0 to 1, and takes lines to show."""
+@dataclass
+class Spread:
+    """Of a quantity over the rounds."""
 
-    def __call__(self, what: str, fraction: float) -> None: ...
+    median: float
+    p10: float
+    p90: float
 
-    def say(self, line: str) -> None: ...
+    def apart(self, other: Spread) -> bool:
+        """Whether the two have nothing in common; if they have, nobody should say which is faster."""
+        return self.p10 > other.p90 or self.p90 < other.p10
+
+    def range(self, digits: int = 2) -> str:
+        return f"{self.p10:.{digits}f} .. {self.p90:.{digits}f}"
+
+
+@dataclass
+class Latency(Spread):
+    """Milliseconds per image, in every round too."""
+
+    samples: list[float]
+
+    @classmethod
+    def of(cls, ms: Sequence[float]) -> Latency:
+        return cls(**vars(spread(ms)), samples=[round(t, 5) for t in ms])
+
+    def over(self, base: Latency) -> Spread:
+        """The ratio of both in the rounds that both took part in."""
+        both = min(len(self.samples), len(base.samples))
+        return spread(np.asarray(self.samples[:both]) / np.asarray(base.samples[:both]))
+
+
+def spread(values: Sequence[float] | np.ndarray) -> Spread:
+    p10, median, p90 = (float(v) for v in np.percentile(values, [10, 50, 90]))
+    return Spread(median, p10, p90)
 
 
 def interleave(
@@ -71,22 +101,6 @@ def interleaved(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str
     for e in interleave(calls, times, rounds).values():
         raise e
     return {name: 1e3 * np.array(t) for name, t in times.items()}
-
-
-def spread(values: Sequence[float] | np.ndarray) -> dict[str, float]:
-    p10, median, p90 = (float(v) for v in np.percentile(values, [10, 50, 90]))
-    return {"median": median, "p10": p10, "p90": p90}
-
-
-def ratio(times: Sequence[float], base: Sequence[float]) -> dict[str, float]:
-    """Of the times in the rounds that both took part in."""
-    both = min(len(times), len(base))
-    return spread(np.asarray(times[:both]) / np.asarray(base[:both]))
-
-
-def apart(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether two spreads have nothing in common; if they have, nobody should say which is faster."""
-    return bool(a["p10"] > b["p90"] or a["p90"] < b["p10"])
 
 
 class Bar:

@@ -49,8 +49,8 @@ def peak(process: int | str) -> int:
 
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    found = re.search(r"^VmHWM:\s*([0-9]+) kB$", status, re.MULTILINE)
-    return 1024 * int(found[1]) if found else 0
+    most = re.search(r"^VmHWM:\s*([0-9]+) kB$", status, re.MULTILINE)
+    return 1024 * int(most[1]) if most else 0
 
 
 if __name__ == "__main__":

@@ -1,20 +1,24 @@
 """The pictures of `ovsw-bench`: the table as bars, where the time goes, the roofline, and what threads bring.
 
-Each takes a result's dict and writes a PNG to a path or an open file. Needs matplotlib, but no screen.
+Each takes a result or a part of it and writes a PNG to a path or an open file. Needs matplotlib, but no screen.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
-from ovsw.bench.entries import OURS
-from ovsw.bench.profile import shape_text
-from ovsw.bench.table import PAPER
+from ovsw.bench.measure import Latency, Spread
+from ovsw.bench.profile import Profile, TimedStep
+from ovsw.bench.result import OURS, Result, Row
+from ovsw.bench.scaling import Scaling
+from ovsw.bench.table import PAPER, fastest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,9 +32,9 @@ _OPS = ("bconv", "conv", "linear", "maxpool", "avgpool", "channel_pad", "eltwise
 _OP_COLOURS = dict(zip(_OPS, ("#de2d26", "#3182bd", "#31a354", "#756bb1", "#e6850e", "#8c6d31", "#e377c2", "#777777")))
 
 
-def table_plot(result: dict[str, Any], path: Target, paper: bool = True) -> None:
+def table_plot(result: Result, path: Target, paper: bool = True) -> None:
     """Latency of the fastest engine of each width and of ours, a panel per network, the paper's figures beside them."""
-    published = {(str(line["network"]), str(line["wa"])): line["ms"] for line in PAPER} if paper else {}
+    published = {(line.network, line.wa): line.ms for line in PAPER} if paper else {}
     panels = {network: _bars(rows, network, published) for network, rows in _networks(result).items()}
     if not panels:
         raise ValueError("there is no row to draw")
@@ -44,44 +48,36 @@ def table_plot(result: dict[str, Any], path: Target, paper: bool = True) -> None
     if any(there for bars in panels.values() for _, _, _, there in bars):
         marker = axes.flat[0].plot([], [], "D", color=_PAPER_COLOUR, ms=6)
         figure.legend(marker, ["paper, M1 Pro"], loc="upper right", frameon=False)
-    first = result["rows"][0]
-    about = f"{result['context']['cpu']}, {first['threads']} thread(s), batch {first['batch']}"
+    about = f"{result.context.cpu}, {result.context.threads} thread(s), batch {result.context.batch}"
     figure.suptitle(_short(about, 70), x=0.01, ha="left", fontsize=10)
     _save(figure, path)
 
 
-def _networks(result: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+def _networks(result: Result) -> dict[str, list[Row]]:
     """The rows of each network, a user's file with those it is compared with."""
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in result["rows"]:
-        groups[row.get("like") or row["network"]].append(row)
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in result.rows:
+        groups[row.like or row.network].append(row)
     return groups
 
 
-Bar = tuple[str, str, Optional[dict[str, Any]], Optional[float]]  # W/A, whose, latency here and that of the paper
+Bar = tuple[str, str, Optional[Latency], Optional[float]]  # W/A, whose, latency here and that of the paper
 
 
-def _bars(rows: list[dict[str, Any]], network: str, published: dict[tuple[str, str], Any]) -> list[Bar]:
+def _bars(rows: list[Row], network: str, published: dict[tuple[str, str], float]) -> list[Bar]:
     """The fastest of each width, and all of ours."""
     bars: list[Bar] = []
     for wa in ("32/32", "16/16", "8/8"):
-        found = sorted((r for r in rows if r["wa"] == wa), key=lambda r: r["latency_ms"]["median"])
+        row = fastest(rows, wa)
         there = published.get((network, wa))
-        if found:
-            bars.append((wa, f"{found[0]['engine']} {found[0]['precision']}", found[0]["latency_ms"], there))
+        if row:
+            bars.append((wa, f"{row.engine} {row.precision}", row.latency_ms, there))
         elif there:
             bars.append((wa, "no engine here", None, there))
-    for row in (r for r in rows if r["engine"] == OURS):
-        own = row["network"] != network
-        there = None if own else published.get((network, row["wa"]))
-        bars.append(
-            (
-                row["wa"],
-                row["network"] if own else f"{OURS} {row.get('isa') or row['precision']}",
-                row["latency_ms"],
-                there,
-            )
-        )
+    for row in (r for r in rows if r.engine == OURS):
+        own = row.network != network
+        there = None if own else published.get((network, row.wa))
+        bars.append((row.wa, row.network if own else f"{OURS} {row.isa or row.precision}", row.latency_ms, there))
     return bars
 
 
@@ -89,15 +85,14 @@ def _panel(axis: Axes, bars: list[Bar]) -> None:
     for y, (wa, _, ms, there) in enumerate(bars):
         low = y - 0.12 if there else y
         if ms:
-            whiskers = [[ms["median"] - ms["p10"]], [ms["p90"] - ms["median"]]]
-            axis.barh(low, ms["median"], 0.5, color=_WA_COLOURS[wa], xerr=whiskers, capsize=3, ecolor="#444444")
-            _value(axis, ms["p90"], low, f"{ms['median']:.2f}", "bold")
+            axis.barh(low, ms.median, 0.5, color=_WA_COLOURS[wa], xerr=_whiskers([ms]), capsize=3, ecolor="#444444")
+            _value(axis, ms.p90, low, f"{ms.median:.2f}", "bold")
         if there:
             axis.plot(there, y + 0.3, "D", color=_PAPER_COLOUR, ms=6)
             _value(axis, there, y + 0.3, f"{there:.2f}", "normal")
     axis.set_yticks(range(len(bars)), [f"{wa}\n{_short(whose, 32)}" for wa, whose, _, _ in bars])
     axis.set_ylim(len(bars) - 0.4, -0.6)
-    axis.set_xlim(0, 1.12 * max(max(ms["p90"] if ms else 0.0, there or 0.0) for _, _, ms, there in bars))
+    axis.set_xlim(0, 1.12 * max(max(ms.p90 if ms else 0.0, there or 0.0) for _, _, ms, there in bars))
     axis.tick_params(axis="y", length=0)
     _plain(axis)
 
@@ -106,82 +101,93 @@ def _value(axis: Axes, x: float, y: float, text: str, weight: str) -> None:
     axis.annotate(text, (x, y), xytext=(7, 0), textcoords="offset points", va="center", fontsize=9, fontweight=weight)
 
 
-def steps_plot(profile: dict[str, Any], path: Target) -> None:
+def _whiskers(spreads: Sequence[Spread]) -> np.ndarray:
+    """Down and up from the medians; of a rate, p10 is above p90."""
+    return np.array([np.abs(np.sort([s.p10, s.p90]) - s.median) for s in spreads]).T
+
+
+def steps_plot(profile: Profile, path: Target) -> None:
     """Where the time goes: a bar per step in the order of execution."""
-    steps = profile["steps"]
+    from matplotlib.patches import Patch
+
+    steps = profile.steps
     figure = _figure(8, 1.5 + 0.23 * len(steps))
     axis = figure.subplots()
-    ms = [s["ms"] for s in steps]
-    whiskers = [[s["ms"] - s["p10"] for s in steps], [s["p90"] - s["ms"] for s in steps]]
+    ms = [Spread(s.ms, s.p10, s.p90) for s in steps]
     y = range(len(steps))
-    colours = [_OP_COLOURS.get(s["op"], "#777777") for s in steps]
-    axis.barh(y, ms, 0.75, color=colours, xerr=whiskers, error_kw={"ecolor": "#444444", "elinewidth": 0.8})
+    line = {"ecolor": "#444444", "elinewidth": 0.8}
+    axis.barh(y, [s.ms for s in steps], 0.75, color=[_colour(s.op) for s in steps], xerr=_whiskers(ms), error_kw=line)
     for at, step in enumerate(steps):
-        text = f"{100 * step['share']:.1f} %" + (f", {step['gmacs']:.0f} GMAC/s" if step["macs"] else "")
-        axis.annotate(text, (step["p90"], at), xytext=(5, 0), textcoords="offset points", va="center", fontsize=7)
-    axis.set_yticks(y, [_short(s["name"], 40) for s in steps], fontsize=8)
-    axis.set_ylim(len(steps) - 0.4, -0.6)
-    axis.set_xlim(0, 1.3 * max(s["p90"] for s in steps))
+        text = f"{100 * step.share:.1f} %" + (f", {step.gmacs:.0f} GMAC/s" if step.macs else "")
+        axis.annotate(text, (step.p90, at), xytext=(5, 0), textcoords="offset points", va="center", fontsize=7)
+    axis.set_yticks(y, [_short(s.name, 40) for s in steps], fontsize=8)
+    axis.set(xlim=(0, 1.3 * max(s.p90 for s in steps)), ylim=(len(steps) - 0.4, -0.6))
     axis.set_xlabel("ms (bars: median, whiskers: p10 .. p90)")
     _plain(axis)
-    _op_legend(axis, {s["op"] for s in steps})
+    known = [(op, colour) for op, colour in _OP_COLOURS.items() if op in {s.op for s in steps}]
+    axis.legend(handles=[Patch(color=colour, label=op) for op, colour in known], loc="lower right", fontsize=8)
     axis.set_title(_about(profile), loc="left", fontsize=10)
     _save(figure, path)
 
 
-def roofline(profile: dict[str, Any], path: Target) -> None:
+def roofline(profile: Profile, path: Target) -> None:
     """Multiply-adds per byte against GMAC/s, with the ceilings measured; layers of one shape are one point."""
     layers = _layers(profile)
     if not layers:
         raise ValueError("there is no step with multiply-adds to draw")
     figure = _figure(9, max(5.6, 2.2 + 0.17 * len(layers)))
     axis = figure.subplots()
-    x, y = ([layer[key] for layer in layers] for key in ("intensity", "gmacs"))
+    x, y = [layer.macs / layer.bytes for layer in layers], [layer.macs / layer.ms / 1e6 for layer in layers]
     span = np.array([min(x) / 2.5, max(x) * 2.5])
-    copies = profile["ceilings"]["copy"]
-    peaks = profile["ceilings"]["gmacs"]
+    copies, peaks = profile.ceilings.copy, profile.ceilings.gmacs
     top = max([*peaks.values(), *y])
     for copy, style in ((copies[0], "-"), (copies[-1], ":")):
-        size, speed = copy["bytes"], copy["gb_per_s"]
-        label = f"copy of {size / 1e6:.1f} MB: {speed:.0f} GB/s"
-        axis.plot(span, speed * span, style, color="#999999", lw=1.2, label=label)
+        label = f"copy of {copy.bytes / 1e6:.1f} MB: {copy.gb_per_s:.0f} GB/s"
+        axis.plot(span, copy.gb_per_s * span, style, color="#999999", lw=1.2, label=label)
     for name, gmacs in peaks.items():
-        colour = _OP_COLOURS.get(name.split()[0], "#777777")
+        colour = _colour(name.split()[0])
         style = "--" if "i16 x" in name else "-"
         axis.plot(span, [gmacs, gmacs], style, color=colour, lw=1.2, label=f"{name}: {gmacs:.0f} GMAC/s")
-    colours = [_OP_COLOURS.get(layer["op"], "#777777") for layer in layers]
-    areas = [20 + 600 * layer["share"] for layer in layers]
+    colours = [_colour(layer.op) for layer in layers]
+    areas = [20 + 600 * layer.share for layer in layers]
     axis.scatter(x, y, areas, c=colours, alpha=0.55, zorder=3)
     axis.scatter(x, y, 8, c=colours, zorder=4)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_xlim(*span)
-    axis.set_ylim(min(y) / 2.5, 2 * top)
+    axis.set(xscale="log", yscale="log", xlim=span, ylim=(min(y) / 2.5, 2 * top), ylabel="GMAC/s")
     axis.set_xlabel("multiply-adds per byte read or written (inputs, output, weights)")
-    axis.set_ylabel("GMAC/s")
     axis.grid(which="both", alpha=0.2)
     axis.set_title(_about(profile) + "; area: share of the time", loc="left", fontsize=10)
     lines = axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8, frameon=False, title="measured here")
     axis.add_artist(lines)
-    key = "\n".join(f"{n:>2}  {layer['label']}" for n, layer in enumerate(layers, start=1))
+    key = "\n".join(f"{n:>2}  {layer.label}" for n, layer in enumerate(layers, start=1))
     axis.text(1.03, 0.0, key, transform=axis.transAxes, fontsize=7.5, va="bottom", family="monospace")
     figure.draw_without_rendering()
     _number(axis, x, y, areas)
     _save(figure, path)
 
 
-def _layers(profile: dict[str, Any]) -> list[dict[str, Any]]:
-    """Steps with multiply-adds; those of one op and shape together, in the order of their first one."""
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
-    for step in profile["steps"]:
-        if step["macs"]:
-            groups[(step["op"], shape_text(step), step["window"])].append(step)
+@dataclass
+class _Layer:
+    """Steps of one op and shape together."""
+
+    op: str
+    label: str
+    macs: float
+    bytes: int
+    ms: float
+    share: float
+
+
+def _layers(profile: Profile) -> list[_Layer]:
+    """Steps with multiply-adds, in the order of their first one."""
+    groups: dict[tuple[str, str, str], list[TimedStep]] = defaultdict(list)
+    for step in profile.steps:
+        if step.macs:
+            groups[step.op, step.shape, step.window].append(step)
     layers = []
     for (op, shape, window), steps in groups.items():
-        macs, moved, ms, share = (sum(s[key] for s in steps) for key in ("macs", "bytes", "ms", "share"))
         times = f" ({len(steps)}x)" if len(steps) > 1 else ""
-        label = f"{op} {shape}{'' if window == '-' else ', ' + window}{times}"
-        layers.append({"op": op, "label": label, "intensity": macs / moved, "gmacs": macs / ms / 1e6, "share": share})
+        sums = (sum(getattr(s, key) for s in steps) for key in ("macs", "bytes", "ms", "share"))
+        layers.append(_Layer(op, f"{op} {shape}{'' if window == '-' else ', ' + window}{times}", *sums))
     return layers
 
 
@@ -204,53 +210,45 @@ def _number(axis: Axes, x: list[float], y: list[float], areas: list[float]) -> N
         axis.annotate(str(n), (x[n - 1], y[n - 1]), arrowprops=line, **where, **centred)
 
 
-def scaling_plot(scaling: dict[str, Any], path: Target) -> None:
+def scaling_plot(scaling: Scaling, path: Target) -> None:
     """Images per second and speed-up over the threads, a line per batch."""
-    points = scaling["points"]
-    threads = sorted({p["threads"] for p in points})
-    batches = sorted({p["batch"] for p in points})
+    threads = sorted({p.threads for p in scaling.points})
+    batches = sorted({p.batch for p in scaling.points})
     figure = _figure(8, 4.0)
     left, right = figure.subplots(1, 2)
     for n, batch in enumerate(batches):
-        line = sorted((p for p in points if p["batch"] == batch), key=lambda p: p["threads"])
-        at = [threads.index(p["threads"]) + 0.06 * (n - (len(batches) - 1) / 2) for p in line]
+        line = sorted((p for p in scaling.points if p.batch == batch), key=lambda p: p.threads)
+        at = [threads.index(p.threads) + 0.06 * (n - (len(batches) - 1) / 2) for p in line]
         style: dict[str, Any] = {"fmt": "o-", "ms": 4, "capsize": 3, "lw": 1.2, "label": f"batch {batch}"}
-        rates = [{key: 1e3 / p["ms_per_image"][key] for key in ("median", "p10", "p90")} for p in line]
-        for axis, values in ((left, rates), (right, [p["speedup"] for p in line])):
-            median = [v["median"] for v in values]
-            edges = [sorted((v["p10"], v["p90"])) for v in values]
-            spread = [[m - lo for m, (lo, _) in zip(median, edges)], [hi - m for m, (_, hi) in zip(median, edges)]]
-            axis.errorbar(at, median, yerr=spread, **style)
+        rates = [Spread(*(1e3 / ms for ms in vars(p.ms_per_image).values())) for p in line]
+        for axis, values in ((left, rates), (right, [p.speedup for p in line])):
+            axis.errorbar(at, [v.median for v in values], yerr=_whiskers(values), **style)
     right.plot(range(len(threads)), threads, ":", color="#999999", label="as many times as threads")
     for axis, title in ((left, "images per second"), (right, "speed-up over 1 thread, batch 1")):
         axis.set_title(title, loc="left", fontsize=10)
         axis.set_xticks(range(len(threads)), [str(t) for t in threads])
-        axis.set_xlabel("threads")
-        axis.set_ylim(bottom=0)
+        axis.set(xlabel="threads", ylim=(0, None))
         axis.grid(alpha=0.3)
     handles, labels = right.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8, frameon=False)
     figure.suptitle(
-        _short(f"{scaling['network']}, {scaling['isa']}; whiskers: p10 .. p90", 80), x=0.01, ha="left", fontsize=10
+        _short(f"{scaling.network}, {scaling.isa}; whiskers: p10 .. p90", 80), x=0.01, ha="left", fontsize=10
     )
     _save(figure, path)
 
 
-def _about(profile: dict[str, Any]) -> str:
-    return f"{profile['total_ms']:.2f} ms in all, {profile['isa']}, {profile['threads']} thread(s)"
+def _about(profile: Profile) -> str:
+    return f"{profile.total_ms:.2f} ms in all, {profile.isa}, {profile.threads} thread(s)"
+
+
+def _colour(op: str) -> str:
+    return _OP_COLOURS.get(op, "#777777")
 
 
 def _plain(axis: Axes) -> None:
     axis.grid(axis="x", alpha=0.3)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def _op_legend(axis: Axes, ops: set[str]) -> None:
-    from matplotlib.patches import Patch
-
-    known = [Patch(color=colour, label=op) for op, colour in _OP_COLOURS.items() if op in ops]
-    axis.legend(handles=known, loc="lower right", fontsize=8)
 
 
 def _short(text: str, most: int) -> str:

@@ -11,28 +11,93 @@ from __future__ import annotations
 import textwrap
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ovsw import Engine, _core
+from ovsw import Engine, cpu
 from ovsw import format as bnn
 from ovsw.bench.measure import spread
 from ovsw.bench.random_nets import ideal_layers
 from ovsw.engine import ImageLike
-from ovsw.summary import table
+from ovsw.text import dims, table
 
 COPIES = tuple(1 << n for n in (17, 19, 21, 23, 26))  # bytes read and written; the caches' steps lie between them
-_SIZES = {"map": 4, "i16": 2, "i32": 4, "u8": 1}
+_SIZES = {"f32": 4, "i16": 2, "i32": 4, "u8": 1}
 _TICK = 1e-8  # seconds: what a coarse clock may show as none
 _WIDTHS = {"i8": "int8", "i16": "int16"}
 
 
-def profile(data: bytes, isa: str | None, threads: int, image: ImageLike, rounds: int) -> dict[str, Any]:
+@dataclass
+class Work:
+    """What a step has to do; `kinds` are those of its input and weight, `bytes` what it must read and write."""
+
+    name: str
+    op: str
+    input: tuple[int, ...]
+    output: tuple[int, ...]
+    macs: float
+    window: str
+    kinds: str
+    bytes: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.op} {self.kinds}".removesuffix(" -")
+
+    @property
+    def shape(self) -> str:
+        return f"{dims(self.input)} -> {dims(self.output)}"
+
+
+@dataclass
+class TimedStep(Work):
+    """`share` is that of the whole time, `ceiling_share` the time of the ceiling over the step's."""
+
+    ms: float
+    p10: float
+    p90: float
+    share: float
+    gmacs: float
+    ceiling_share: float
+
+
+@dataclass
+class Copy:
+    bytes: int
+    gb_per_s: float
+
+
+@dataclass
+class Ceilings:
+    """GMAC/s of each kind of convolution at its best, and the speed of copies, small ones first."""
+
+    gmacs: dict[str, float]
+    copy: list[Copy]
+
+    def seconds(self, work: Work) -> float:
+        """The least that the step can take."""
+        peak = self.gmacs.get(work.label)
+        speed = max((c for c in self.copy if c.bytes <= work.bytes), key=lambda c: c.bytes, default=self.copy[0])
+        return max(work.macs / peak if peak else 0.0, work.bytes / speed.gb_per_s) / 1e9
+
+
+@dataclass
+class Profile:
+    isa: str
+    threads: int
+    rounds: int
+    total_ms: float
+    steps: list[TimedStep]
+    ceilings: Ceilings
+
+
+def profile(data: bytes, isa: str | None, threads: int, image: ImageLike, rounds: int) -> Profile:
     """Times each step of the model in `data` on one image; ideal layers and copies are timed in the same rounds."""
     engine = Engine(data, threads=threads, isa=isa)
     model = bnn.from_bytes(data)
-    pixels = engine._batch(image)[0][:1]
+    pixels = engine.batch(image)[:1]
     ideal_model = ideal_layers(model.numerics, **_widths(model))
     ideal = Engine(bnn.to_bytes(ideal_model), threads=threads, isa=engine.isa)
     c, h, w = ideal.input_shape
@@ -42,107 +107,87 @@ def profile(data: bytes, isa: str | None, threads: int, image: ImageLike, rounds
         seconds.append(_last_run(engine, pixels))
         fastest.append(_last_run(ideal, noise))
         copies.append([_copy_speed(size, threads) for size in COPIES])
-    peaks = _peaks(_steps(ideal, ideal_model), np.min(fastest, axis=0))
-    speeds = dict(zip(COPIES, np.max(copies, axis=0).tolist()))
+    speeds = [Copy(size, speed / 1e9) for size, speed in zip(COPIES, np.max(copies, axis=0).tolist())]
+    ceilings = Ceilings(_peaks(_work(ideal, ideal_model), np.min(fastest, axis=0)), speeds)
     times = np.asarray(seconds)
-    total = float(np.median(times.sum(axis=1)))
-    steps = _steps(engine, model)
-    for step, each in zip(steps, times.T):
-        ms = spread(1e3 * np.maximum(each, _TICK))
-        median = ms["median"] / 1e3
-        step.update(ms=ms["median"], p10=ms["p10"], p90=ms["p90"], share=median / total)
-        step["gmacs"] = step["macs"] / median / 1e9
-        step["ceiling_share"] = _least_seconds(step, peaks, speeds) / median
-    return {
-        "isa": engine.isa,
-        "threads": threads,
-        "rounds": rounds,
-        "total_ms": 1e3 * total,
-        "steps": steps,
-        "ceilings": {
-            "gmacs": peaks,
-            "copy": [{"bytes": size, "gb_per_s": speed / 1e9} for size, speed in speeds.items()],
-        },
-    }
+    total = 1e3 * float(np.median(times.sum(axis=1)))
+    steps = []
+    for work, t in zip(_work(engine, model), times.T):
+        ms = spread(1e3 * np.maximum(t, _TICK))
+        timed: dict[str, Any] = {"ms": ms.median, "p10": ms.p10, "p90": ms.p90, "share": ms.median / total}
+        gmacs, ceiling = work.macs / ms.median / 1e6, 1e3 * ceilings.seconds(work) / ms.median
+        steps.append(TimedStep(**vars(work), **timed, gmacs=gmacs, ceiling_share=ceiling))
+    return Profile(engine.isa, threads, rounds, total, steps, ceilings)
 
 
-def show(profile: dict[str, Any]) -> str:
+def show(profile: Profile) -> str:
     """The profile as text: what a ceiling is, the steps, and what each op takes together."""
     steps = table(STEP_HEAD, step_cells(profile), right=range(5, len(STEP_HEAD)))
     ops = table(OP_HEAD, op_cells(profile), right=range(1, len(OP_HEAD)))
     return "\n".join([*(textwrap.fill(text, 118) for text in head(profile)), "", steps, "", ops])
 
 
-def head(profile: dict[str, Any]) -> list[str]:
+def head(profile: Profile) -> list[str]:
     """The paragraphs above the tables."""
-    about = f"{profile['isa']}, {profile['threads']} thread(s), {profile['rounds']} rounds"
-    peaks = [f"{name} {gmacs:.0f} GMAC/s" for name, gmacs in profile["ceilings"]["gmacs"].items()]
-    copies = [f"{c['gb_per_s']:.0f} GB/s ({c['bytes'] >> 10} kB)" for c in profile["ceilings"]["copy"]]
+    about = f"{profile.isa}, {profile.threads} thread(s), {profile.rounds} rounds"
+    peaks = [f"{name} {gmacs:.0f} GMAC/s" for name, gmacs in profile.ceilings.gmacs.items()]
+    copies = [f"{c.gb_per_s:.0f} GB/s ({c.bytes >> 10} kB)" for c in profile.ceilings.copy]
     return [
-        f"{about}, {profile['total_ms']:.3f} ms in all.",
+        f"{about}, {profile.total_ms:.3f} ms in all.",
         "Ceiling: the time of the same kernel at its best, on a layer that suits it, or of a copy of the step's bytes, "
         "whichever is longer, over the step's time. 100 % is our own best case on this CPU, not its data sheet's.",
         f"At their best in the same rounds: {', '.join(peaks)}; copies {', '.join(copies)}.",
     ]
 
 
-STEP_HEAD = ("step", "op", "shape", "window", "kernel", "ms", "p10 .. p90", "%", "GMAC/s", "kB", "ceiling %")
+STEP_HEAD = ("step", "op", "shape", "window", "kinds", "ms", "p10 .. p90", "%", "GMAC/s", "kB", "ceiling %")
 OP_HEAD = ("op", "steps", "ms", "%", "GMAC/s")
 
 
-def step_cells(profile: dict[str, Any]) -> list[tuple[str, ...]]:
+def step_cells(profile: Profile) -> list[tuple[str, ...]]:
     """The rows under STEP_HEAD."""
     return [
-        (s["name"], s["op"], shape_text(s), s["window"], s["kernel"])
-        + (f"{s['ms']:.3f}", f"{s['p10']:.3f} .. {s['p90']:.3f}", f"{100 * s['share']:.1f}")
-        + (f"{s['gmacs']:.1f}" if s["macs"] else "-", f"{s['bytes'] / 1e3:.0f}", f"{100 * s['ceiling_share']:.0f}")
-        for s in profile["steps"]
+        (s.name, s.op, s.shape, s.window, s.kinds)
+        + (f"{s.ms:.3f}", f"{s.p10:.3f} .. {s.p90:.3f}", f"{100 * s.share:.1f}")
+        + (_rate(s.macs, s.ms), f"{s.bytes / 1e3:.0f}", f"{100 * s.ceiling_share:.0f}")
+        for s in profile.steps
     ]
 
 
-def op_cells(profile: dict[str, Any]) -> list[tuple[str, ...]]:
+def op_cells(profile: Profile) -> list[tuple[str, ...]]:
     """The rows under OP_HEAD, what takes most time first."""
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for step in profile["steps"]:
-        groups[f"{step['op']} {step['kernel']}".removesuffix(" -")].append(step)
+    groups: dict[str, list[TimedStep]] = defaultdict(list)
+    for step in profile.steps:
+        groups[step.label].append(step)
     rows = []
     for name, steps in groups.items():
-        ms, share, macs = (sum(s[key] for s in steps) for key in ("ms", "share", "macs"))
+        ms, share, macs = (sum(getattr(s, key) for s in steps) for key in ("ms", "share", "macs"))
         rows.append((ms, (name, str(len(steps)), f"{ms:.3f}", f"{100 * share:.1f}", _rate(macs, ms))))
     return [cells for _, cells in sorted(rows, reverse=True)]
-
-
-def shape_text(step: dict[str, Any]) -> str:
-    return " -> ".join("x".join(map(str, step[end])) for end in ("input", "output"))
 
 
 def _rate(macs: float, ms: float) -> str:
     return f"{macs / ms / 1e6:.1f}" if macs else "-"
 
 
-def _last_run(engine: Engine, pixels: np.ndarray) -> list[float]:
+def _last_run(engine: Engine, pixels: np.ndarray) -> np.ndarray:
     """Seconds of each step; a run before it brings the network back into the caches."""
-    return engine._core.time_steps(pixels, 2)[1]
+    return engine.time_steps(pixels, 2)[1]
 
 
-def _steps(engine: Engine, model: bnn.Model) -> list[dict[str, Any]]:
-    """What is known of the steps before they are timed; the first one takes the image over."""
-    shape = engine.input_shape
-    taken = int(np.prod(shape)) + _bytes(model.values[0])
-    steps: list[dict[str, Any]] = [
-        {"name": "input", "op": "input", "input": shape, "output": shape, "macs": 0.0}
-        | {"window": "-", "kernel": "-", "bytes": taken}
-    ]
-    for op, step in zip(model.ops, engine._core.steps()):
-        kernel = "-"
-        if op.weight is not None:
-            kernel = f"{model.values[op.input].kind} x {model.tensors[op.weight].dtype}".replace("map", "f32")
-        window = "x".join(map(str, op.kernel)) + (f" / {op.stride[0]}" if op.stride != (1, 1) else "")
+def _work(engine: Engine, model: bnn.Model) -> list[Work]:
+    """Of each step; the first one takes the image over."""
+    first, *steps = engine.steps
+    taken = int(np.prod(first.input)) + _bytes(model.values[0])
+    works = [Work(first.name, first.op, first.input, first.output, first.macs, "-", "-", taken)]
+    for op, step in zip(model.ops, steps):
+        kinds = "-" if op.weight is None else f"{model.values[op.input].kind} x {model.tensors[op.weight].dtype}"
+        window = dims(op.window) + (f" / {op.stride[0]}" if op.stride != (1, 1) else "")
         values = [i for i in (op.input, op.residual, op.out, op.bits) if i is not None]
         moved = sum(_bytes(model.values[i]) for i in values) + sum(model.tensors[i].array.nbytes for i in op.tensors)
-        known: dict[str, Any] = {key: step[key] for key in ("name", "op", "input", "output", "macs")}
-        steps.append({**known, "window": window if op.kernel != (1, 1) else "-", "kernel": kernel, "bytes": moved})
-    return steps
+        about = (step.name, step.op, step.input, step.output, step.macs)
+        works.append(Work(*about, window if op.window != (1, 1) else "-", kinds, moved))
+    return works
 
 
 def _bytes(value: bnn.Value) -> int:
@@ -152,28 +197,20 @@ def _bytes(value: bnn.Value) -> int:
 
 def _widths(model: bnn.Model) -> dict[str, Any]:
     """`weights` and `stem` of an integer network like this one."""
-    found = {
+    widths = {
         model.values[op.input].kind == "u8": _WIDTHS.get(model.tensors[op.weight].dtype)
         for op in model.ops
         if op.weight is not None and op.kind in ("conv", "linear")
     }
-    return {"weights": found.get(False) or "int16", "stem": found.get(True)}
+    return {"weights": widths.get(False) or "int16", "stem": widths.get(True)}
 
 
-def _peaks(steps: list[dict[str, Any]], seconds: np.ndarray) -> dict[str, float]:
-    """GMAC/s of each kind of convolution at its best."""
+def _peaks(steps: list[Work], seconds: np.ndarray) -> dict[str, float]:
     peaks: dict[str, float] = {}
-    for step, time in zip(steps, seconds):
-        if step["op"] in ("bconv", "conv"):
-            kind = f"{step['op']} {step['kernel']}"
-            peaks[kind] = max(peaks.get(kind, 0.0), step["macs"] / float(time) / 1e9)
+    for work, time in zip(steps, seconds):
+        if work.op in ("bconv", "conv"):
+            peaks[work.label] = max(peaks.get(work.label, 0.0), work.macs / float(time) / 1e9)
     return peaks
-
-
-def _least_seconds(step: dict[str, Any], peaks: dict[str, float], speeds: dict[int, float]) -> float:
-    peak = peaks.get(f"{step['op']} {step['kernel']}")
-    size = max((size for size in speeds if size <= step["bytes"]), default=min(speeds))
-    return max(step["macs"] / peak / 1e9 if peak else 0.0, step["bytes"] / speeds[size])
 
 
 def _copy_speed(size: int, threads: int) -> float:
@@ -181,5 +218,5 @@ def _copy_speed(size: int, threads: int) -> float:
     share = size // threads
     repeat = max(1, (4 << 20) // size)
     with ThreadPoolExecutor(threads) as pool:
-        times = list(pool.map(lambda _: _core.time_copy(share, repeat), range(threads)))
+        times = list(pool.map(lambda _: cpu.time_copy(share, repeat), range(threads)))
     return sum(repeat * share / seconds for seconds in times)

@@ -6,23 +6,12 @@ trained networks (a test compares the two) and are as large and take as long; on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from ovsw import format as bnn
-from ovsw._version import __version__
-from ovsw.export import ir
-from ovsw.export.fold import fold
-from ovsw.export.pack import pack, pack_integer
-from ovsw.export.quantize import quantize
+from ovsw.bench.topology import NETWORKS, Topology
+from ovsw.export import ir, passes
 from ovsw.labels import load_labels
-
-BLOCKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
-CIFAR_BLOCKS = {"cresnet20": (3, 3, 3)}
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_CIFAR = ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262))
 
 
 class _Builder:
@@ -67,35 +56,24 @@ def _hardtanh(x: ir.Node) -> ir.Node:
     return ir.Act(f"{x.name}.hardtanh", [x], x.shape, "clamp", -1.0, 1.0)
 
 
-def _imagenet(b: _Builder, image: ir.Node, blocks: tuple[int, ...], num_classes: int) -> ir.Node:
-    x = _hardtanh(b.conv("conv1", image, 64, 7, 2))
-    size = (x.shape[1] - 1) // 2 + 1
-    x = ir.MaxPool("maxpool", [x], (64, size, size), (3, 3), (2, 2), (1, 1))
-    for stage, count in enumerate(blocks, start=1):
-        cout = 32 << stage
-        for block in range(count):
-            prefix = f"layer{stage}.{block}"
-            stride = 2 if stage > 1 and block == 0 else 1
-            short = x if stride == 1 else b.conv(f"{prefix}.downsample.0", x, cout, 1, 2)
-            x = b.bconv(f"{prefix}.conv1", x, short, cout, stride)
-            x = b.bconv(f"{prefix}.conv2", x, x, cout, 1)
-    return b.head("fc", x, num_classes)
-
-
-def _cifar(b: _Builder, image: ir.Node, blocks: tuple[int, ...], num_classes: int) -> ir.Node:
-    x = _hardtanh(b.conv("conv1", image, 16, 3, 1))
-    for stage, count in enumerate(blocks, start=1):
-        cout = 8 << stage
-        for block in range(count):
-            prefix = f"layer{stage}.{block}"
-            short, stride = x, 1
-            if stage > 1 and block == 0:
-                stride, cin, half, quarter = 2, x.shape[0], x.shape[1] // 2, cout // 4
-                pool = ir.AvgPool(f"{prefix}.pool", [x], (cin, half, half), (2, 2), (2, 2), (0, 0))
-                short = ir.ChannelPad("pad" if stage == 2 else "pad_1", [pool], (cout, half, half), quarter, quarter)
-            x = b.bconv(f"{prefix}.conv1", x, short, cout, stride)
-            x = b.bconv(f"{prefix}.conv2", x, x, cout, 1)
-    return b.head("linear", x, num_classes)
+def _resnet(b: _Builder, image: ir.Node, net: Topology, num_classes: int) -> ir.Node:
+    cout, window, stride = net.stem
+    x = _hardtanh(b.conv("conv1", image, cout, window, stride))
+    if net.imagenet:
+        size = (x.shape[1] - 1) // 2 + 1
+        x = ir.MaxPool("maxpool", [x], (cout, size, size), (3, 3), (2, 2), (1, 1))
+    pads = iter(("pad", "pad_1"))  # as torch.fx names them
+    for block in net.blocks():
+        short, half = x, x.shape[1] // 2
+        if block.stride == 2 and net.imagenet:
+            short = b.conv(f"{block.name}.downsample.0", x, block.cout, 1, 2)
+        elif block.stride == 2:
+            pool = ir.AvgPool(f"{block.name}.pool", [x], (block.cin, half, half), (2, 2), (2, 2), (0, 0))
+            more = (block.cout - block.cin) // 2
+            short = ir.ChannelPad(next(pads), [pool], (block.cout, half, half), more, more)
+        x = b.bconv(f"{block.name}.conv1", x, short, block.cout, block.stride)
+        x = b.bconv(f"{block.name}.conv2", x, x, block.cout, 1)
+    return b.head(net.spec.classifier, x, num_classes)
 
 
 def random_resnet(
@@ -108,26 +86,18 @@ def random_resnet(
     stem: str | None = None,
 ) -> bnn.Model:
     """A model of "resnet18", "resnet34" or "cresnet20", by default with its usual classes and input size."""
-    cifar = name in CIFAR_BLOCKS
-    size = size or (32 if cifar else 224)
-    num_classes = num_classes or (10 if cifar else 1000)
-    shape, b = (3, size, size), _Builder(seed)
-    image = ir.Input("x", [], shape)
-    if cifar:
-        output = _cifar(b, image, CIFAR_BLOCKS[name], num_classes)
-    else:
-        output = _imagenet(b, image, BLOCKS[name], num_classes)
-    mean, std = _CIFAR if cifar else _IMAGENET
-    metadata: dict[str, Any] = {
-        "producer": f"ovsw {__version__}",
-        "arch": f"{name} (random weights)",
-        "num_classes": num_classes,
-        "preprocess": {"resize": size if cifar else round(size * 256 / 224), "crop": size},
-        "labels": [],
-    }
-    if num_classes == 1000:
-        metadata["labels"] = "imagenet" if numerics == "integer" else load_labels("imagenet", 1000)
-    return _packed(output, shape, mean, std, metadata, numerics, weights, stem)
+    if name not in NETWORKS:
+        raise ValueError(f"unknown network '{name}', known are {', '.join(NETWORKS)}")
+    spec = NETWORKS[name]
+    given = spec.input if size is None else spec.input.at(size)
+    num_classes = num_classes or spec.num_classes
+    output = _resnet(_Builder(seed), ir.Input("x", [], given.shape), Topology(spec), num_classes)
+    labels: str | list[str] = []
+    if isinstance(given.labels, str) and num_classes == spec.num_classes:
+        labels = given.labels if numerics == "integer" else load_labels(given.labels, num_classes)
+    metadata = given.metadata(f"{name} (random weights)", num_classes, labels)
+    graph = ir.Graph(ir.reachable(output))
+    return passes.build(graph, given.mean, given.std, metadata, numerics, weights, stem)[0]
 
 
 def ideal_layers(numerics: str, weights: str = "int16", stem: str | None = None) -> bnn.Model:
@@ -141,22 +111,5 @@ def ideal_layers(numerics: str, weights: str = "int16", stem: str | None = None)
     x = b.bconv("binary.256", x, x, 256, 1)
     x = b.bconv("binary.512", x, b.conv("stream", x, 512, 1, 1), 512, 1)
     output = b.head("fc", x, 10)
-    return _packed(output, shape, (0.5,) * shape[0], (0.25,) * shape[0], {"labels": []}, numerics, weights, stem)
-
-
-def _packed(
-    output: ir.Node,
-    shape: ir.Shape,
-    mean: Sequence[float],
-    std: Sequence[float],
-    metadata: dict[str, Any],
-    numerics: str,
-    weights: str,
-    stem: str | None,
-) -> bnn.Model:
-    """The model that the exporter would make of these nodes."""
-    ops = fold(ir.Graph(ir.reachable(output)))
-    if numerics == "float":
-        return pack(ops, shape, mean, std, metadata)
-    made, _ = quantize(ops, mean, std, weights, stem)
-    return pack_integer(made, shape, mean, std, metadata)
+    graph, mean, std = ir.Graph(ir.reachable(output)), (0.5,) * shape[0], (0.25,) * shape[0]
+    return passes.build(graph, mean, std, {"labels": []}, numerics, weights, stem)[0]

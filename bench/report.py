@@ -13,6 +13,7 @@ from html import escape
 from typing import Any
 
 from ovsw.bench import plot, profile, scaling, table
+from ovsw.bench.result import Result, plain
 
 _NUMBER = re.compile(r"-|[\d.]+(x| %)?( \.\. [\d.]+)?")
 _LONG = 24  # characters that a line of a table may be broken after
@@ -43,37 +44,37 @@ img { display: block; margin: 1rem 0; max-width: 100%; min-width: 34rem; height:
 """
 
 
-def html(result: dict[str, Any], paper: bool = True) -> str:
+def html(result: Result, paper: bool = True) -> str:
     """The whole page; `paper` adds the figures of the OvSW paper to the table and its picture."""
-    context = result["context"]
-    cpu = escape(str(context["cpu"]))
+    context = result.context
+    cpu = escape(context.cpu)
     body = [
         f"<h1>ovsw-bench: {cpu}</h1>",
-        _lines([f"{context['threads']} thread(s), batch {context['batch']}, {context['date']}"]),
-        _lines((f"Warning: {text}" for text in context.get("warnings", [])), "warning"),
+        _lines([f"{context.threads} thread(s), batch {context.batch}, {context.date}"]),
+        _lines((f"Warning: {text}" for text in context.warnings), "warning"),
     ]
-    if result["rows"]:
+    if result.rows:
         body += ["<h2>Deployment</h2>", _table(table.HEAD, table.cells(result, paper), _kind)]
         body += [_picture(plot.table_plot, result, "latency of the engines", paper=paper)]
         body += ["<h2>All engines timed</h2>", _lines(["x ovsw: an engine's time over ovsw's in the same round."])]
         body += [_table(table.ALL_HEAD, table.all_cells(result))]
-    baseline = result.get("memory", {}).get("baseline_mb")
-    if baseline:
-        body.append(_lines([f"Peak: of a process of its own for each; python with numpy alone has {baseline:.0f} MB."]))
-    for network, part in result.get("profile", {}).items():
-        body += [f"<h2>Where the time goes: {escape(network)}</h2>", _lines(profile.head(part))]
-        body += [_picture(plot.steps_plot, part, f"time of each step of {network}")]
-        body += [_picture(plot.roofline, part, f"roofline of {network}")]
-        body += ["<h3>By op</h3>", _table(profile.OP_HEAD, profile.op_cells(part))]
-        body += ["<h3>By step</h3>", _table(profile.STEP_HEAD, profile.step_cells(part))]
-    for network, part in result.get("scaling", {}).items():
-        body += [f"<h2>Threads and batches: {escape(network)}</h2>", _lines(scaling.head(part))]
-        body += [_picture(plot.scaling_plot, part, f"images per second of {network}")]
-        body += [_table(scaling.HEAD, scaling.cells(part))]
-    if result["skipped"]:
-        rows = [(s["peer"], s["network"] or "all", s["why"]) for s in result["skipped"]]
+    if baseline := result.memory.get("baseline_mb"):
+        alone = f"python with numpy alone has {baseline:.0f} MB"
+        body.append(_lines([f"Peak: of a process of its own for each; {alone}."]))
+    for network, steps in result.profile.items():
+        body += [f"<h2>Where the time goes: {escape(network)}</h2>", _lines(profile.head(steps))]
+        body += [_picture(plot.steps_plot, steps, f"time of each step of {network}")]
+        body += [_picture(plot.roofline, steps, f"roofline of {network}")]
+        body += ["<h3>By op</h3>", _table(profile.OP_HEAD, profile.op_cells(steps))]
+        body += ["<h3>By step</h3>", _table(profile.STEP_HEAD, profile.step_cells(steps))]
+    for network, points in result.scaling.items():
+        body += [f"<h2>Threads and batches: {escape(network)}</h2>", _lines(scaling.head(points))]
+        body += [_picture(plot.scaling_plot, points, f"images per second of {network}")]
+        body += [_table(scaling.HEAD, scaling.cells(points))]
+    if result.skipped:
+        rows = [(s.peer, s.network or "all", s.why) for s in result.skipped]
         body += ["<h2>Not timed</h2>", _table(("engine", "network", "why"), rows)]
-    body += ["<h2>Context</h2>", _table(("what", "value"), _flat(context))]
+    body += ["<h2>Context</h2>", _table(("what", "value"), _flat(plain(context)))]
     return _PAGE.format(title=f"ovsw-bench: {cpu}", style=_STYLE, body="\n".join(filter(None, body)))
 
 
@@ -120,7 +121,7 @@ def _class(name: str | None) -> str:
     return f' class="{name}"' if name else ""
 
 
-def _picture(draw: Callable[..., None], what: dict[str, Any], about: str, **options: Any) -> str:
+def _picture(draw: Callable[..., None], what: object, about: str, **options: Any) -> str:
     file = io.BytesIO()
     draw(what, file, **options)
     data = base64.b64encode(file.getvalue()).decode()

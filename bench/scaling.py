@@ -4,64 +4,77 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from ovsw import Engine
-from ovsw.bench.measure import interleaved, spread
+from ovsw.bench.measure import Spread, interleaved, spread
 from ovsw.engine import ImageLike
-from ovsw.summary import table
+from ovsw.text import table
 
 BATCHES = (1, 4, 16)
 HEAD = ("threads", "batch", "images/s", "ms/image", "p10 .. p90", "speed-up", "p10 .. p90")
 
 
-def scaling(data: bytes, isa: str | None, image: ImageLike, rounds: int, network: str) -> dict[str, Any]:
+@dataclass
+class Point:
+    threads: int
+    batch: int
+    ms_per_image: Spread
+    images_per_s: float
+    speedup: Spread
+
+
+@dataclass
+class Scaling:
+    network: str
+    isa: str
+    cores: int
+    rounds: int
+    points: list[Point]
+
+
+def scaling(data: bytes, isa: str | None, image: ImageLike, rounds: int, network: str) -> Scaling:
     """Times the model in `data` with 1, 2, 4, ... and all cores, and with each of BATCHES."""
     engines = {n: Engine(data, threads=n, isa=isa) for n in thread_counts(cores())}
-    pixels = engines[1]._batch(image)[0][:1]
+    pixels = engines[1].batch(image)[:1]
 
     def call(engine: Engine, batch: int) -> Callable[[], object]:
         images = np.repeat(pixels, batch, axis=0)
         return lambda: engine.run(images)
 
-    points = [(threads, batch) for threads in engines for batch in BATCHES]
-    times = interleaved({f"{t} {b}": call(engines[t], b) for t, b in points}, rounds)
-    rows = []
-    for threads, batch in points:
-        ms = times[f"{threads} {batch}"] / batch
-        row: dict[str, Any] = {"threads": threads, "batch": batch, "ms_per_image": spread(ms)}
-        row["images_per_s"] = 1e3 / row["ms_per_image"]["median"]
-        row["speedup"] = spread(times["1 1"] / ms)
-        rows.append(row)
-    return {"network": network, "isa": engines[1].isa, "cores": cores(), "rounds": rounds, "points": rows}
+    pairs = [(threads, batch) for threads in engines for batch in BATCHES]
+    times = interleaved({f"{t} {b}": call(engines[t], b) for t, b in pairs}, rounds)
+    points = []
+    for threads, batch in pairs:
+        each = times[f"{threads} {batch}"] / batch
+        ms = spread(each)
+        points.append(Point(threads, batch, ms, 1e3 / ms.median, spread(times["1 1"] / each)))
+    return Scaling(network, engines[1].isa, cores(), rounds, points)
 
 
-def show(scaling: dict[str, Any]) -> str:
+def show(scaling: Scaling) -> str:
     """The points as text."""
     return "\n".join([*head(scaling), "", table(HEAD, cells(scaling), right=range(len(HEAD)))])
 
 
-def head(scaling: dict[str, Any]) -> list[str]:
+def head(scaling: Scaling) -> list[str]:
     """The paragraphs above the table."""
     return [
-        f"{scaling['network']}, {scaling['isa']}, {scaling['cores']} core(s), {scaling['rounds']} interleaved rounds.",
+        f"{scaling.network}, {scaling.isa}, {scaling.cores} core(s), {scaling.rounds} interleaved rounds.",
         "Speed-up: the time per image of one thread and batch 1 over this one, in the same round.",
     ]
 
 
-def cells(scaling: dict[str, Any]) -> list[tuple[str, ...]]:
+def cells(scaling: Scaling) -> list[tuple[str, ...]]:
     """The rows under HEAD."""
-    rows: list[tuple[str, ...]] = []
-    for p in scaling["points"]:
-        ms, gain = p["ms_per_image"], p["speedup"]
-        rows.append(
-            (str(p["threads"]), str(p["batch"]), f"{p['images_per_s']:.1f}")
-            + (f"{ms['median']:.3f}", f"{ms['p10']:.3f} .. {ms['p90']:.3f}")
-            + (f"{gain['median']:.2f}", f"{gain['p10']:.2f} .. {gain['p90']:.2f}")
-        )
-    return rows
+    return [
+        (str(p.threads), str(p.batch), f"{p.images_per_s:.1f}")
+        + (f"{p.ms_per_image.median:.3f}", p.ms_per_image.range(3))
+        + (f"{p.speedup.median:.2f}", p.speedup.range())
+        for p in scaling.points
+    ]
 
 
 def thread_counts(cores: int) -> list[int]:

@@ -11,31 +11,26 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from ovsw.bench.measure import interleaved
-from ovsw.cli import add_version, command
-from ovsw.summary import table
+from ovsw.bench.measure import interleaved, spread
+from ovsw.cli import command
+from ovsw.text import table
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="python -m ovsw.bench.training",
-        description="Time a training step without and with OvSW, OvSW alone, and the input pipeline, interleaved.",
-    )
+def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("networks", metavar="NET", nargs="*", default=["cResNet20", "cResNet18"], help="binary networks")
     p.add_argument("--batch", metavar="N", type=int, default=256, help="images per step (default: %(default)s)")
     p.add_argument("--threads", metavar="N", type=int, default=2, help="threads of torch (default: %(default)s)")
     p.add_argument("--rounds", metavar="N", type=int, default=10, help="turns (default: %(default)s)")
     p.add_argument("--channels-last", action="store_true", help="also a step with channels innermost")
     p.add_argument("--compile", action="store_true", help="also a step through torch.compile")
-    add_version(p)
-    return p
 
 
-@command("ovsw.bench.training")
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+@command(
+    "python -m ovsw.bench.training",
+    "Time a training step without and with OvSW, OvSW alone, and the input pipeline, interleaved.",
+    options,
+)
+def main(args: argparse.Namespace) -> int:
     if min(args.batch, args.threads, args.rounds) < 1:
         raise ValueError("--batch, --threads and --rounds must be at least 1")
     try:
@@ -48,12 +43,8 @@ def main(argv: list[str] | None = None) -> int:
         times = interleaved(_calls(name, args.batch, args.channels_last, args.compile), args.rounds)
         base = times["step"]
         for what, t in times.items():
-            low, mid, high = np.percentile(t, [10, 50, 90])
-            share = np.percentile(100 * t / base, [10, 50, 90])
-            rows.append(
-                (name, what, f"{mid:.1f}", f"{low:.1f} .. {high:.1f}")
-                + (f"{share[1]:.2f} %", f"{share[0]:.2f} .. {share[2]:.2f}")
-            )
+            ms, share = spread(t), spread(100 * t / base)
+            rows.append((name, what, f"{ms.median:.1f}", ms.range(1), f"{share.median:.2f} %", share.range()))
     print(f"batch {args.batch}, {args.threads} thread(s), {args.rounds} interleaved rounds; share: of the plain step\n")
     print(table(("network", "what", "median ms", "p10 .. p90", "share", "p10 .. p90"), rows, right=(2, 4)))
     return 0
@@ -63,18 +54,20 @@ def _calls(name: str, batch: int, channels_last: bool, compiled: bool) -> dict[s
     import torch
     from torch.nn import functional as F
 
-    from ovsw.nn import create, network
+    from ovsw.networks import network
+    from ovsw.nn import create
     from ovsw.train import OvSW, augment
 
     spec = network(name)
     generator = torch.Generator().manual_seed(0)
-    stored = torch.randint(0, 256, (4 * batch, 3, spec.input_size, spec.input_size), generator=generator).byte()
+    stored = torch.randint(0, 256, (4 * batch, *spec.input.shape), generator=generator).byte()
     y = torch.randint(0, spec.num_classes, (batch,), generator=generator)
 
     def batch_of_images() -> torch.Tensor:
         chosen = torch.randperm(len(stored), generator=generator)[:batch]
-        policy = "cifar" if spec.dataset == "cifar" else "imagenet"
-        return augment.apply(stored[chosen], policy, spec.mean, spec.std, generator, spec.input_size)
+        return augment.apply(
+            stored[chosen], spec.dataset, spec.input.mean, spec.input.std, generator, spec.input.height
+        )
 
     x = batch_of_images()
     torch.manual_seed(0)

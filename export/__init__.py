@@ -1,4 +1,4 @@
-"""From a checkpoint to a `.bnn` file: load, trace, validate, fold, pack, write, one small module each.
+"""From a network to a `.bnn` file: source, graph, passes, proofs, file.
 
     from ovsw.export import export
     report = export("ckpt.pth", "model.bnn")
@@ -8,20 +8,29 @@ Names are loaded on first use, so that `ovsw-export --help` does not wait for to
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ovsw.export.errors import ExportError, VerifyError
-    from ovsw.export.pipeline import ExportOptions, Report, export
+    from ovsw.export.frontend.torch_module import register_layer
+    from ovsw.export.pipeline import ExportOptions, Report, export, export_source
+    from ovsw.export.source import Source
 
-__all__ = ["ExportError", "ExportOptions", "Report", "VerifyError", "export"]
+__all__ = [
+    "ExportError",
+    "ExportOptions",
+    "Report",
+    "Source",
+    "VerifyError",
+    "export",
+    "export_source",
+    "register_layer",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("ExportError", "VerifyError"):
-        from ovsw.export import errors as module
-    elif name in __all__:
-        from ovsw.export import pipeline as module  # type: ignore[no-redef]
-    else:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(module, name)
+    homes = {"ExportError": "errors", "VerifyError": "errors", "register_layer": "frontend.torch_module"}
+    return getattr(importlib.import_module(f"{__name__}.{homes.get(name, 'pipeline')}"), name)

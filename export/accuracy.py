@@ -1,4 +1,4 @@
-"""What an export costs: top-1 of PyTorch and of the exported file on the same labelled images."""
+"""What an export costs: top-1 of the reference and of the exported file on the same labelled images."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from ovsw.export.errors import ExportError
-from ovsw.export.verify import normalised
 from ovsw.image import load_pixels
+from ovsw.networks import InputSpec
+from ovsw.text import dims
 from ovsw.train.data import IMAGE_SUFFIXES, DataError, FolderSet, MemorySet, open_split
 
 _BATCH = 50
@@ -36,12 +36,12 @@ def open_images(root: Path, num_classes: int) -> MemorySet | FolderSet:
     if not root.is_dir():
         raise ExportError(f"--images: the folder {root} does not exist")
     try:
-        found = _cifar(root, num_classes) or _folders(root)
+        images = _cifar(root, num_classes) or _folders(root)
     except (DataError, OSError) as e:
         raise ExportError(f"--images: {e}") from None
-    if len(found.names) != num_classes:
-        raise ExportError(f"--images: {root} has {len(found.names)} classes, the network has {num_classes}")
-    return found
+    if len(images.names) != num_classes:
+        raise ExportError(f"--images: {root} has {len(images.names)} classes, the network has {num_classes}")
+    return images
 
 
 def _cifar(root: Path, num_classes: int) -> MemorySet | FolderSet | None:
@@ -58,49 +58,46 @@ def _folders(root: Path) -> MemorySet | FolderSet:
     if (root / "val").is_dir() or (root / "test").is_dir():
         return open_split("folder", root, "test")
     names = sorted(p.name for p in root.iterdir() if p.is_dir())
-    found = [
+    images = [
         (path, label)
         for label, name in enumerate(names)
         for path in sorted((root / name).rglob("*"))
         if path.suffix.lower() in IMAGE_SUFFIXES
     ]
-    if not found:
+    if not images:
         raise DataError(f"{root}: holds neither CIFAR nor a folder of images for each class")
-    return FolderSet([path for path, _ in found], torch.tensor([label for _, label in found]), names)
+    return FolderSet([path for path, _ in images], torch.tensor([label for _, label in images]), names)
 
 
 def measure(
-    model: nn.Module,
+    reference: Callable[[np.ndarray], np.ndarray],
     run: Callable[[np.ndarray], np.ndarray],
     images: MemorySet | FolderSet,
-    mean: np.ndarray,
-    std: np.ndarray,
-    size: int,
-    resize: int,
+    spec: InputSpec,
     limit: int | None,
 ) -> Accuracy:
-    """Compares `model` in float32 with `run`, which gives logits of uint8 (n, h, w, c), on at most `limit` images."""
+    """Compares the reference in float32 with `run`, which takes uint8 (n, h, w, c), on at most `limit` images."""
     count = len(images) if limit is None else min(limit, len(images))
     chosen = np.arange(count) * len(images) // count  # spread over all classes
     labels = images.labels.numpy()[chosen]
-    answers: list[np.ndarray] = []
+    exported: list[np.ndarray] = []
     expected: list[np.ndarray] = []
-    for pixels in _batches(images, chosen, size, resize):
-        with torch.no_grad():
-            logits = model(torch.from_numpy(normalised(pixels, mean, std)))
-        expected.append(logits.flatten(1).argmax(1).numpy())
-        answers.append(run(pixels).argmax(axis=1))
-    file, torch_ = np.concatenate(answers), np.concatenate(expected)
+    for pixels in _batches(images, chosen, spec):
+        expected.append(reference(spec.normalised(pixels)).argmax(axis=1))
+        exported.append(run(pixels).argmax(axis=1))
+    file, torch_ = np.concatenate(exported), np.concatenate(expected)
     shares = (float((a == b).mean()) for a, b in ((torch_, labels), (file, labels), (file, torch_)))
     return Accuracy(count, *shares)
 
 
-def _batches(images: MemorySet | FolderSet, chosen: np.ndarray, size: int, resize: int) -> Iterator[np.ndarray]:
-    if isinstance(images, MemorySet) and tuple(images.images.shape[2:]) != (size, size):
-        raise ExportError(f"--images: the images have {images.images.shape[2]} pixels, the network takes {size}")
+def _batches(images: MemorySet | FolderSet, chosen: np.ndarray, spec: InputSpec) -> Iterator[np.ndarray]:
+    if isinstance(images, MemorySet) and tuple(images.images.shape[1:]) != spec.shape:
+        shape = dims(images.images.shape[1:])
+        raise ExportError(f"--images: the images are of {shape}, the network takes {dims(spec.shape)}")
     for start in range(0, len(chosen), _BATCH):
         part = chosen[start : start + _BATCH]
         if isinstance(images, MemorySet):
             yield np.ascontiguousarray(images.images[part].numpy().transpose(0, 2, 3, 1))
         else:
-            yield np.stack([load_pixels(images.paths[i], 3, resize, (size, size)) for i in part])
+            crop = (spec.height, spec.width)
+            yield np.stack([load_pixels(images.paths[i], spec.channels, spec.resize, crop) for i in part])

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ovsw.cli import add_version, command
+from ovsw.cli import command
 from ovsw.export.errors import VerifyError
-from ovsw.summary import table
+from ovsw.text import dims, table
 
 if TYPE_CHECKING:
     from ovsw.export.pipeline import Report
+
+
+_WIDTHS = ("int16", "int8")
 
 
 def _numbers(text: str) -> list[float]:
@@ -26,33 +31,27 @@ def _joined(parts: list[list[float]] | None) -> list[float] | None:
     return None if parts is None else [number for part in parts for number in part]
 
 
-def _count(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"not a count: '{text}'")
-    return int(text)
+def _whole(what: str, least: int, most: int = sys.maxsize) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdigit() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"not {what}: '{text}'")
+        return int(text)
+
+    return parse
 
 
-def _some(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"not a number of images: '{text}'")
-    return int(text)
+_SIZE, _COUNT, _SOME = (
+    _whole("a size between 8 and 4096", 8, 4096),
+    _whole("a count", 0),
+    _whole("a number of images", 1),
+)
 
 
-def _size(text: str) -> int:
-    if not text.isdigit() or not 8 <= int(text) <= 4096:
-        raise argparse.ArgumentTypeError(f"not a size between 8 and 4096: '{text}'")
-    return int(text)
-
-
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="ovsw-export",
-        description="Export a binary network's PyTorch checkpoint to one .bnn file, checked against PyTorch.",
-    )
+def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("checkpoint", metavar="CKPT", help="a trainer's checkpoint or a bare state dict")
     p.add_argument("-o", "--output", metavar="OUT.bnn", required=True, help="the file to write")
     p.add_argument("--arch", metavar="NAME", help="the network, such as ResNet18_1w1a (default: as its keys tell)")
-    p.add_argument("--input-size", metavar="N", type=_size, help="side of the square input, if not the usual one")
+    p.add_argument("--input-size", metavar="N", type=_SIZE, help="side of the square input, if not the usual one")
     p.add_argument("--mean", metavar="X", type=_numbers, nargs="+", help="of the pixels scaled to 0..1, per channel")
     p.add_argument("--std", metavar="X", type=_numbers, nargs="+", help="likewise")
     p.add_argument(
@@ -67,12 +66,9 @@ def parser() -> argparse.ArgumentParser:
         help="arithmetic of the file (default: integer where the network allows it, else float)",
     )
     p.add_argument(
-        "--weights",
-        choices=("int16", "int8"),
-        default="int16",
-        help="real weights in integer files (default: %(default)s)",
+        "--weights", choices=_WIDTHS, default="int16", help="real weights in integer files (default: %(default)s)"
     )
-    p.add_argument("--stem", choices=("int16", "int8"), help="those of the first layer (default: as --weights)")
+    p.add_argument("--stem", choices=_WIDTHS, help="those of the first layer (default: as --weights)")
     p.add_argument(
         "--zero-weights",
         choices=("refuse", "plus"),
@@ -80,42 +76,28 @@ def parser() -> argparse.ArgumentParser:
         help="binary weights that are exactly 0: refuse (default), or take their sign as +1",
     )
     p.add_argument(
-        "--verify", metavar="N", type=_count, default=4, help="images to compare with PyTorch (default: %(default)s)"
+        "--verify", metavar="N", type=_COUNT, default=4, help="images to compare with PyTorch (default: %(default)s)"
     )
     p.add_argument(
         "--images",
         metavar="DIR",
         help="labelled images, CIFAR or one folder per class: report the accuracy of PyTorch and of the file",
     )
-    p.add_argument("--max-images", metavar="N", type=_some, help="use N of them, evenly spread")
+    p.add_argument("--max-images", metavar="N", type=_SOME, help="use N of them, evenly spread")
     p.add_argument("--force", action="store_true", help="overwrite OUT.bnn")
     p.add_argument("--json", action="store_true", help="print the report as JSON")
-    add_version(p)
-    return p
 
 
-@command("ovsw-export")
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+@command(
+    "ovsw-export", "Export a binary network's PyTorch checkpoint to one .bnn file, checked against PyTorch.", options
+)
+def main(args: argparse.Namespace) -> int:
     try:
         from ovsw.export.pipeline import ExportOptions, export
     except ModuleNotFoundError as e:
         raise RuntimeError(f"{e.name} is needed to read checkpoints: pip install 'ovsw[export]'") from None
-    options = ExportOptions(
-        arch=args.arch,
-        input_size=args.input_size,
-        mean=_joined(args.mean),
-        std=_joined(args.std),
-        labels=args.labels,
-        numerics=args.numerics,
-        weights=args.weights,
-        stem=args.stem,
-        zero_weights=args.zero_weights,
-        verify=args.verify,
-        images=args.images,
-        max_images=args.max_images,
-        force=args.force,
-    )
+    args.mean, args.std = _joined(args.mean), _joined(args.std)
+    options = ExportOptions(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ExportOptions)})
     try:
         report = export(args.checkpoint, args.output, options)
     except VerifyError as e:
@@ -130,10 +112,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _text(report: Report) -> str:
-    rows = [(layer.name, layer.op, layer.shape_text, layer.bits_text, f"{layer.bytes:,}") for layer in report.layers]
+    rows = [
+        (layer.name, layer.op, dims(layer.output), str(layer.bits or "-"), f"{layer.bytes:,}")
+        for layer in report.layers
+    ]
     scale = "learned" if report.learned_scale else "derived"
+    _, height, width = report.input_shape
     lines = [
-        f"{report.arch}: {report.num_classes} classes, input {report.input_size}x{report.input_size}, {scale} scales, "
+        f"{report.arch}: {report.num_classes} classes, input {height}x{width}, {scale} scales, "
         f"numerics {report.numerics}",
         "",
         table(("layer", "op", "output", "bits", "bytes"), rows, right=(4,)),

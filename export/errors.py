@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class ExportError(ValueError):
-    """The checkpoint or an option cannot be used. `problems` lists every fault that was found, not only the first."""
+    """The network or an option cannot be used. `problems` lists every fault, not only the first."""
 
     def __init__(self, summary: str, problems: Sequence[str] = ()) -> None:
         super().__init__("\n  ".join([summary, *problems]))
@@ -14,4 +14,4 @@ class ExportError(ValueError):
 
 
 class VerifyError(RuntimeError):
-    """The exported model does not compute what PyTorch computes. Nothing was written."""
+    """The exported model does not compute what the network computes. Nothing was written."""

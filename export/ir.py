@@ -1,13 +1,13 @@
 """The exporter's picture of a network: nodes that know their inputs and their output's shape.
 
-`trace` makes the nodes of the first group from a PyTorch module, `fold` rewrites them into those of the second.
+A front end makes nodes of the first group, `passes.fold` rewrites them into those of the second.
 Arrays are numpy: weights in float32 as trained (out, in, height, width), everything per channel in float64.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +22,6 @@ class Node:
     shape: Shape
 
 
-@dataclass(eq=False)
 class Input(Node):
     pass
 
@@ -31,17 +30,15 @@ class Input(Node):
 class Window(Node):
     """Anything that slides over the map."""
 
-    kernel: tuple[int, int]
+    window: tuple[int, int]
     stride: tuple[int, int]
     pad: tuple[int, int]
 
 
-@dataclass(eq=False)
 class MaxPool(Window):
     pass
 
 
-@dataclass(eq=False)
 class AvgPool(Window):
     pass
 
@@ -70,7 +67,6 @@ class ChannelPad(Node):
     after: int
 
 
-@dataclass(eq=False)
 class Add(Node):
     pass
 
@@ -85,7 +81,7 @@ class Act(Node):
     slope: np.ndarray | None = None
 
 
-# First group only: as traced.
+# First group only: as the front ends make them.
 
 
 @dataclass(eq=False)
@@ -107,14 +103,13 @@ class Norm(Node):
     eps: float
 
 
-@dataclass(eq=False)
 class Flatten(Node):
     """A map of more than one pixel as a vector."""
 
 
 @dataclass(eq=False)
 class Unsupported(Node):
-    """Something the exporter does not know; `validate` reports all of them together."""
+    """Something that a front end does not know; `validate` reports all of them together."""
 
     reason: str
 
@@ -122,7 +117,6 @@ class Unsupported(Node):
 # Second group only: as folded.
 
 
-@dataclass(eq=False)
 class Sign(Node):
     pass
 
@@ -132,6 +126,9 @@ class Dot(Window):
     """The integer part of a binary convolution: bits in, dots out. `positive` is True where the weight is +1."""
 
     positive: np.ndarray
+
+
+Users = dict[Node, list[Node]]
 
 
 @dataclass
@@ -144,9 +141,13 @@ class Graph:
     def output(self) -> Node:
         return self.nodes[-1]
 
-    def users(self) -> dict[Node, list[Node]]:
+    @property
+    def input_shape(self) -> Shape:
+        return next(node.shape for node in self.nodes if isinstance(node, Input))
+
+    def users(self) -> Users:
         """Who reads each node (once per reading)."""
-        users: dict[Node, list[Node]] = defaultdict(list)
+        users: Users = defaultdict(list)
         for node in self.nodes:
             for source in node.inputs:
                 users[source].append(node)
@@ -167,3 +168,19 @@ def reachable(output: Node) -> list[Node]:
             order[node] = None
             stack.pop()
     return list(order)
+
+
+def rewrite(graph: Graph, rule: Callable[[Node, list[Node], Users], Node]) -> Graph:
+    """The graph of what `rule` makes of each node, given the node as it was, its new inputs, and who read what."""
+    new: dict[Node, Node] = {}
+    users = graph.users()
+    for node in graph.nodes:
+        new[node] = rule(node, [new[source] for source in node.inputs], users)
+    return Graph(reachable(new[graph.output]))
+
+
+def affine(name: str, x: Node, scale: np.ndarray, offset: np.ndarray) -> Affine:
+    """scale * x + offset, joined with an affine that x may already be."""
+    if isinstance(x, Affine):
+        return Affine(name, x.inputs, x.shape, scale * x.scale, scale * x.offset + offset)
+    return Affine(name, [x], x.shape, scale, offset)

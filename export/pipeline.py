@@ -1,30 +1,28 @@
-"""The whole way in six steps, twice for integers: a float model proves the reading, the integer one is written."""
+"""The doors of the exporter, and the way behind them: a source is validated, built, proved, measured and written.
+
+For an integer file a float model is built as well: it proves that the network was read right.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ovsw import format as bnn
-from ovsw import numerics
-from ovsw._version import __version__
-from ovsw.engine import Engine
-from ovsw.export import ir
 from ovsw.export.accuracy import Accuracy, measure, open_images
 from ovsw.export.errors import ExportError
-from ovsw.export.fold import Fused, fold
-from ovsw.export.load import Loaded, load
-from ovsw.export.pack import pack, pack_integer
-from ovsw.export.quantize import NotIntegerError, quantize
-from ovsw.export.trace import trace
+from ovsw.export.frontend import checkpoint as checkpoint_file
+from ovsw.export.passes import build
+from ovsw.export.passes.quantize import NotIntegerError
+from ovsw.export.source import Source
 from ovsw.export.validate import validate
-from ovsw.export.verify import IntegerVerification, Verification, verify, verify_integer
-from ovsw.export.write import check_target, write
+from ovsw.export.verify import Candidate, IntegerVerification, Verification, verify, verify_integer
 from ovsw.labels import BUILTIN, load_labels
+from ovsw.networks import InputSpec
 from ovsw.summary import Layer, layers
 
 
@@ -32,6 +30,7 @@ from ovsw.summary import Layer, layers
 class ExportOptions:
     """What the command line can set; None means: as found in the checkpoint or usual for the network.
 
+    `arch` and `input_size` are for checkpoints. `labels` is a file, the name of a built-in list, "none", or the names.
     `numerics` is "auto" (integer where the network allows it), "integer" or "float". `weights` and `stem` are the
     widths of real weights in integer files, "int16" or "int8".
     """
@@ -40,7 +39,7 @@ class ExportOptions:
     input_size: int | None = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
-    labels: str | None = None
+    labels: str | Sequence[str] | None = None
     numerics: str = "auto"
     weights: str = "int16"
     stem: str | None = None
@@ -55,14 +54,17 @@ class ExportOptions:
 class Report:
     """What was exported, for people (`ovsw-export`) and programs (`--json`).
 
-    `verification` is that of the float model, which is also made for an integer file. `not_integer` is the reason why
-    a file that may be either is float.
+    `input_size` is the longer side. `verification` is that of the float model, which is also made for an integer file.
+    `not_integer` is the reason why a file that may be either is float.
     """
 
     output: str
     arch: str
     num_classes: int
     input_size: int
+    input_shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
     learned_scale: bool
     numerics: str
     labels: int
@@ -90,116 +92,116 @@ def export(
 ) -> Report:
     """Exports a checkpoint to a `.bnn` file. Raises ExportError or VerifyError and then leaves no file behind."""
     options = options or ExportOptions()
-    source, target = Path(checkpoint), Path(output)
-    check_target(source, target, options.force)
-    loaded = load(source, options.arch, options.input_size)
-    images = None if options.images is None else open_images(Path(options.images), loaded.num_classes)
-    shape = (3, loaded.input_size, loaded.input_size)
-    graph = trace(loaded.model, shape)
-    warnings = validate(graph, options.zero_weights)
-    ops = fold(graph)
-    mean, std = _normalisation(loaded, options)
-    metadata, labels = _metadata(source, loaded, options)
-    model = pack(ops, shape, mean, std, metadata)
-    data = bnn.to_bytes(model)
-    engine = _engine(source, data)
-    verification = verify(loaded.model, engine, shape, options.verify) if options.verify else None
+    path = Path(checkpoint)
+    _check_target(Path(output), options.force, path)
+    return export_source(checkpoint_file.source(path, options.arch, options.input_size), output, options)
 
-    exact, reason, more = _integer(ops, shape, mean, std, metadata, options)
-    integer_verification = None
-    run = engine.run
-    if exact is not None:
-        model, data = exact, bnn.to_bytes(exact)
-        numerics.check(model)
-        engine = _engine(source, data)
-        run = engine.run
-        if options.verify:
-            integer_verification = verify_integer(loaded.model, model, engine, options.verify)
+
+def export_source(source: Source, output: str | os.PathLike[str], options: ExportOptions) -> Report:
+    """The way from a source to a file, the same for all front ends."""
+    _check_choices(options)
+    target = Path(output)
+    _check_target(target, options.force, source.path)
+    warnings = source.warnings + validate(source.graph, options.zero_weights)
+    images = None if options.images is None else open_images(Path(options.images), source.num_classes)
+    spec = _input(source, options)
+    names = _labels(source, spec)
+    metadata = spec.metadata(source.name, source.num_classes, names)
+    if source.path is not None:
+        metadata["source"] = source.path.name
+
+    floats = Candidate(build(source.graph, spec.mean, spec.std, metadata)[0])
+    integer, reason = None, None
+    if options.numerics != "float":
+        if spec.labels in BUILTIN:
+            metadata = {**metadata, "labels": spec.labels}
+        how = ("integer", options.weights, options.stem)
+        try:
+            model, more = build(source.graph, spec.mean, spec.std, metadata, *how)
+            integer = Candidate(model)
+            warnings += more
+        except NotIntegerError as e:
+            reason = str(e)
+            if options.numerics == "integer" or options.weights != "int16" or options.stem is not None:
+                raise ExportError(f"the network cannot be exported with --numerics integer: {e}") from None
+    count, chosen = options.verify, integer or floats
+    verification = verify(source, floats, count) if count else None  # that the network was read right
+    integer_verification = verify_integer(source, spec, integer, count) if count and integer else None
     accuracy = None
     if images is not None:
-        how = (model.tensors[model.mean].array, model.tensors[model.std].array, loaded.input_size)
-        resize = metadata["preprocess"]["resize"]
-        accuracy = measure(loaded.model, run, images, *how, resize, options.max_images)
-    write(data, target)
+        accuracy = measure(source.reference, chosen.engine.run, images, spec, options.max_images)
+    try:
+        bnn.replace_file(target, chosen.data)
+    except OSError as e:
+        raise ExportError(f"{target}: cannot be written: {e.strerror or e}") from None
     return Report(
         output=str(target),
-        arch=loaded.spec.name,
-        num_classes=loaded.num_classes,
-        input_size=loaded.input_size,
-        learned_scale=loaded.learned_scale,
-        numerics=model.numerics,
-        labels=labels,
-        layers=layers(model),
-        bytes=len(data),
-        parameters=sum(p.numel() for n, p in loaded.model.named_parameters() if not n.endswith("scaling_factor")),
+        arch=source.name,
+        num_classes=source.num_classes,
+        input_size=max(spec.height, spec.width),
+        input_shape=spec.shape,
+        mean=spec.mean,
+        std=spec.std,
+        learned_scale=source.learned_scale,
+        numerics=chosen.model.numerics,
+        labels=len(names),
+        layers=layers(chosen.model),
+        bytes=len(chosen.data),
+        parameters=source.parameters,
         verification=verification,
         integer_verification=integer_verification,
         accuracy=accuracy,
         not_integer=reason,
-        warnings=warnings + more,
+        warnings=warnings,
     )
 
 
-def _engine(source: Path, data: bytes) -> Engine:
-    try:
-        return Engine(data)
-    except ValueError as e:
-        raise ExportError(f"{source}: the engine refuses the result: {e}") from None
+def _check_target(target: Path, force: bool, source: Path | None = None) -> None:
+    """Refuses an output that cannot or must not be written, before any work is done."""
+    if not target.parent.is_dir():
+        raise ExportError(f"{target}: the folder {target.parent} does not exist")
+    if target.is_dir():
+        raise ExportError(f"{target}: is a folder")
+    if source is not None and source.exists() and target.exists() and target.samefile(source):
+        raise ExportError(f"{target}: is the checkpoint itself")
+    if target.exists() and not force:
+        raise ExportError(f"{target}: exists already; --force overwrites it")
 
 
-def _integer(
-    ops: list[Fused],
-    shape: ir.Shape,
-    mean: Sequence[float],
-    std: Sequence[float],
-    metadata: dict[str, Any],
-    options: ExportOptions,
-) -> tuple[bnn.Model | None, str | None, list[str]]:
-    """The integer model, if it is wanted and possible; else why it is not possible; and warnings."""
-    narrow = options.weights != "int16" or options.stem is not None
-    if options.numerics == "float":
-        if narrow:
-            raise ExportError("--weights and --stem are for integer files, --numerics float has none")
-        return None, None, []
-    try:
-        made, warnings = quantize(ops, mean, std, options.weights, options.stem)
-    except NotIntegerError as e:
-        if options.numerics == "integer" or narrow:
-            raise ExportError(f"the network cannot be exported with --numerics integer: {e}") from None
-        return None, str(e), []
-    if options.labels in BUILTIN or (options.labels is None and metadata["labels"]):
-        metadata = {**metadata, "labels": options.labels or "imagenet"}
-    return pack_integer(made, shape, mean, std, metadata), None, warnings
+def _check_choices(options: ExportOptions) -> None:
+    choices = (
+        ("numerics", options.numerics, ("auto", "integer", "float")),
+        ("weights", options.weights, ("int16", "int8")),
+        ("stem", options.stem, (None, "int16", "int8")),
+        ("zero-weights", options.zero_weights, ("refuse", "plus")),
+    )
+    for what, value, known in choices:
+        if value not in known:
+            raise ExportError(f"--{what} is {value!r}; known are {', '.join(filter(None, known))}")
+    if options.numerics == "float" and (options.weights != "int16" or options.stem is not None):
+        raise ExportError("--weights and --stem are for integer files, --numerics float has none")
 
 
-def _normalisation(loaded: Loaded, options: ExportOptions) -> tuple[Sequence[float], Sequence[float]]:
-    mean = loaded.spec.mean if options.mean is None else options.mean
-    std = loaded.spec.std if options.std is None else options.std
+def _input(source: Source, options: ExportOptions) -> InputSpec:
+    """The source's input with what the options change of it."""
+    spec = source.input
+    mean = spec.mean if options.mean is None else tuple(map(float, options.mean))
+    std = spec.std if options.std is None else tuple(map(float, options.std))
     for what, values in (("mean", mean), ("std", std)):
-        if len(values) != 3:
-            raise ExportError(f"--{what} takes 3 numbers, one per channel, not {len(values)}")
+        if len(values) != spec.channels:
+            raise ExportError(f"--{what} takes {spec.channels} numbers, one per channel, not {len(values)}")
     if not all(1e-30 < s < 1e30 for s in std) or not all(abs(m) < 1e30 for m in mean):
         raise ExportError("--mean takes finite numbers and --std positive ones, for pixels scaled to 0..1")
-    return mean, std
+    labels = options.labels if options.labels is None or isinstance(options.labels, str) else tuple(options.labels)
+    return replace(spec, mean=mean, std=std, labels=spec.labels if labels is None else labels)
 
 
-def _metadata(source: Path, loaded: Loaded, options: ExportOptions) -> tuple[dict[str, Any], int]:
-    """What a float file says of itself, and the number of its labels."""
-    spec, size = loaded.spec, loaded.input_size
-    labels = options.labels
-    if labels is None:
-        usual = spec.dataset == "imagenet" and loaded.num_classes == 1000
-        labels = "imagenet" if usual else "none"
-    try:
-        names = load_labels(labels, loaded.num_classes)
-    except (OSError, ValueError) as e:
-        raise ExportError(f"--labels: {e}") from None
-    metadata = {
-        "producer": f"ovsw {__version__}",
-        "arch": spec.name,
-        "num_classes": loaded.num_classes,
-        "preprocess": {"resize": round(size * spec.resize_ratio), "crop": size},
-        "labels": names,
-        "source": source.name,
-    }
-    return metadata, len(names)
+def _labels(source: Source, spec: InputSpec) -> list[str]:
+    if isinstance(spec.labels, str):
+        try:
+            return load_labels(spec.labels, source.num_classes)
+        except (OSError, ValueError) as e:
+            raise ExportError(f"--labels: {e}") from None
+    if len(spec.labels) not in (0, source.num_classes):
+        raise ExportError(f"--labels: {len(spec.labels)} names are given, the network has {source.num_classes} classes")
+    return list(spec.labels)

@@ -1,29 +1,40 @@
-"""Proof before success: the packed model runs in the engine and has to give PyTorch's logits.
+"""Proof before success: the packed models run in the engine and are compared with the source's reference.
 
-PyTorch computes in float64, the engine in float32. A value so near to zero that rounding decides its sign changes the
-logits of that image altogether, in a correct export too, and in networks of a million signs that is not rare. So
+The reference computes in float64, the engine in float32. A value so near to zero that rounding decides its sign changes
+the logits of that image altogether, in a correct export too, and in networks of a million signs that is not rare. So
 images are drawn until `count` of them agree; a wrong export agrees on none, a right one on almost all.
 
 An integer file rounds more, so most images have such a value. There the engine has to give the bits of the simulation,
-and how far both are from PyTorch is reported.
+and how far both are from the reference is reported.
 """
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import nn
 
 from ovsw import format as bnn
 from ovsw import numerics
 from ovsw.engine import Engine
-from ovsw.export import ir
-from ovsw.export.errors import VerifyError
+from ovsw.export.errors import ExportError, VerifyError
+from ovsw.export.source import Source
+from ovsw.networks import InputSpec
 
 TOLERANCE = 1e-4  # of the largest logit, or of 1
+
+
+class Candidate:
+    """A model as the file that it may become, loaded by the engine. Raises ExportError if that refuses it."""
+
+    def __init__(self, model: bnn.Model) -> None:
+        self.model, self.data = model, bnn.to_bytes(model)
+        try:
+            if model.numerics == "integer":
+                numerics.check(model)
+            self.engine = Engine(self.data)
+        except ValueError as e:
+            raise ExportError(f"the engine refuses the result: {e}") from None
 
 
 @dataclass
@@ -35,17 +46,25 @@ class Verification:
     max_error: float
 
 
-def verify(model: nn.Module, engine: Engine, input_shape: ir.Shape, count: int, seed: int = 0) -> Verification:
-    """Compares the engine with `model`. Raises VerifyError."""
-    reference = copy.deepcopy(model).double().eval()
+@dataclass
+class IntegerVerification:
+    """On how many images engine and simulation were equal and had PyTorch's top-1, and how far logits were off."""
+
+    images: int
+    same_top1: int
+    max_difference: float
+    mean_difference: float
+
+
+def verify(source: Source, candidate: Candidate, count: int, seed: int = 0) -> Verification:
+    """Compares a float model with the reference on random normalised images. Raises VerifyError."""
     rng = np.random.default_rng(seed)
     result = Verification(0, 0, 0.0)
     errors = []
     while result.images < count:
-        x = rng.normal(size=(1, *input_shape)).astype(np.float32)
-        with torch.no_grad():
-            expected = reference(torch.from_numpy(x).double()).flatten().numpy()
-        error = float(np.abs(engine.run(x)[0] - expected).max())
+        x = rng.normal(size=(1, *source.input.shape)).astype(np.float32)
+        expected = source.reference(x.astype(np.float64))[0]
+        error = float(np.abs(candidate.engine.run(x)[0] - expected).max())
         errors.append(error)
         if error <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
             result.images += 1
@@ -60,37 +79,17 @@ def verify(model: nn.Module, engine: Engine, input_shape: ir.Shape, count: int, 
     return result
 
 
-@dataclass
-class IntegerVerification:
-    """On how many images engine and simulation were equal and had PyTorch's top-1, and how far logits were off."""
-
-    images: int
-    same_top1: int
-    max_difference: float
-    mean_difference: float
-
-
 def verify_integer(
-    model: nn.Module, packed: bnn.Model, engine: Engine | None, count: int, seed: int = 0
+    source: Source, spec: InputSpec, candidate: Candidate, count: int, seed: int = 0
 ) -> IntegerVerification:
-    """Compares the engine with the simulation, and that with `model`, on random pixels. Raises VerifyError."""
-    mean, std = (packed.tensors[i].array for i in (packed.mean, packed.std))
-    x = np.random.default_rng(seed).normal(size=(count, *packed.values[0].shape))
-    images = numerics.pixels(x, mean, std)
-    logits = numerics.simulate(packed, images)
-    if engine is not None:
-        differing = int((engine.run(images) != logits).any(axis=1).sum())
-        if differing:
-            raise VerifyError(f"the engine differs from the simulation on {differing} of {count} images")
-    reference = copy.deepcopy(model).double().eval()
-    with torch.no_grad():
-        expected = reference(torch.from_numpy(normalised(images, mean, std)).double()).flatten(1).numpy()
+    """Compares the engine with the simulation, and that with the reference, on random pixels. Raises VerifyError."""
+    mean, std = (np.asarray(values, np.float32) for values in (spec.mean, spec.std))
+    images = numerics.pixels(np.random.default_rng(seed).normal(size=(count, *spec.shape)), mean, std)
+    logits = numerics.simulate(candidate.model, images)
+    differing = int((candidate.engine.run(images) != logits).any(axis=1).sum())
+    if differing:
+        raise VerifyError(f"the engine differs from the simulation on {differing} of {count} images")
+    expected = source.reference(spec.normalised(images).astype(np.float64))
     difference = np.abs(logits - expected)
     same = int((logits.argmax(axis=1) == expected.argmax(axis=1)).sum())
     return IntegerVerification(count, same, float(difference.max()), float(difference.mean()))
-
-
-def normalised(images: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """uint8 pixels (n, h, w, c) as a network takes them: float32 (n, c, h, w)."""
-    x = (images.astype(np.float32) / np.float32(255) - mean) / std
-    return np.ascontiguousarray(x.transpose(0, 3, 1, 2))

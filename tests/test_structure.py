@@ -52,6 +52,8 @@ def test_imports_go_down(path: str) -> None:
         "ovsw.nn": "python/ovsw/nn",
         "ovsw.train": "python/ovsw/train",
         "ovsw.export": "export",
+        "ovsw.export.frontend": "export/frontend",
+        "ovsw.export.passes": "export/passes",
         "ovsw.bench": "bench",
     }
     for node in ast.walk(ast.parse((ROOT / path).read_text())):

@@ -29,11 +29,11 @@ def select(names: str | None) -> list[Peer]:
         return PEERS
     chosen: list[Peer] = []
     for name in filter(None, names.split(",")):
-        found = [p for p in PEERS if name in (p.name, p.engine)]
-        if not found and name != "none":
+        named = [p for p in PEERS if name in (p.name, p.engine)]
+        if not named and name != "none":
             known = ", ".join(dict.fromkeys(p.engine for p in PEERS))
             raise ValueError(f"--peers: unknown peer '{name}', known are {known} and, with a precision, --list-peers")
-        chosen += [p for p in found if p not in chosen]
+        chosen += [p for p in named if p not in chosen]
     return chosen
 
 
@@ -48,21 +48,21 @@ def obstacles(peers: list[Peer]) -> dict[str, str]:
         peer.settle()
         engines.setdefault(peer.engine, []).append(peer.name)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = {name: why for tried in pool.map(_tried, engines.values()) for name, why in tried.items()}
-    return {peer.name: why for peer in peers if (why := found[peer.name]) is not None}
+        faults = {name: why for tried in pool.map(_tried, engines.values()) for name, why in tried.items()}
+    return {peer.name: why for peer in peers if (why := faults[peer.name]) is not None}
 
 
 def _tried(names: list[str]) -> dict[str, str | None]:
     """What is wrong with each; after a death a new process goes on with the next one."""
-    found: dict[str, str | None] = {}
-    while len(found) < len(names):
-        left = names[len(found) :]
+    faults: dict[str, str | None] = {}
+    while len(faults) < len(names):
+        left = names[len(faults) :]
         said, death = child([sys.executable, "-c", _TRY, *left])
         whys = [json.loads(line[len(_MARK) :]) for line in said.splitlines() if line.startswith(_MARK)]
-        found.update(zip(left, whys))
+        faults.update(zip(left, whys))
         if len(whys) < len(left):
-            found[left[len(whys)]] = death or "ends without a word"
-    return found
+            faults[left[len(whys)]] = death or "ends without a word"
+    return faults
 
 
 def try_out(names: list[str]) -> None:

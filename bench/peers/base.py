@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-SIDES = {"resnet18": 224, "resnet34": 224, "cresnet20": 32}  # of the square image
+from ovsw.bench.topology import NETWORKS
+
 CALIBRATION_IMAGES = 16
 
 # Takes float32 (batch, 3, side, side), gives the logits (batch, classes). One with an attribute `seconds` has timed
@@ -39,7 +40,7 @@ class Peer:
     """
 
     modules: tuple[str, ...] = ()
-    networks: tuple[str, ...] = tuple(SIDES)
+    networks: tuple[str, ...] = tuple(NETWORKS)
     comparable = True
     slow = False
 
@@ -124,21 +125,21 @@ def one_line(e: Exception) -> str:
 def images(network: str, count: int, seed: int) -> list[np.ndarray]:
     """Seeded noise as a normalised image would have it: coarse and fine structure, contrast and mean vary."""
     rng = np.random.default_rng(seed)
-    side = SIDES[network]
-    made = []
+    side = NETWORKS[network].input.height
+    noise = []
     for _ in range(count):
         coarse = np.kron(rng.normal(size=(1, 3, 8, 8)), np.ones((1, 1, side // 8, side // 8)))
         fine = rng.normal(size=(1, 3, side, side))
         contrast = rng.uniform(0.6, 1.1)
-        made.append((contrast * (0.8 * coarse + 0.6 * fine) + rng.normal(0.0, 0.5, (1, 3, 1, 1))).astype(np.float32))
-    return made
+        noise.append((contrast * (0.8 * coarse + 0.6 * fine) + rng.normal(0.0, 0.5, (1, 3, 1, 1))).astype(np.float32))
+    return noise
 
 
 def batches(network: str, batch: int, count: int, seed: int) -> list[np.ndarray]:
     """At least `count` such images, in full batches."""
     full = -(-count // batch)
-    made = images(network, full * batch, seed)
-    return [np.concatenate(made[i * batch : (i + 1) * batch]) for i in range(full)]
+    noise = images(network, full * batch, seed)
+    return [np.concatenate(noise[i * batch : (i + 1) * batch]) for i in range(full)]
 
 
 def calibration(network: str, batch: int) -> list[np.ndarray]:
@@ -150,25 +151,25 @@ def calibration(network: str, batch: int) -> list[np.ndarray]:
 BOUNDS = {"fp32": 1e-3, "fp16": 5e-2, "bf16": 0.2, "int8": 0.5}
 
 
-def fault(found: np.ndarray, expected: np.ndarray, precision: str) -> str | None:
+def fault(logits: np.ndarray, expected: np.ndarray, precision: str) -> str | None:
     """None if the logits of several images are those expected, as far as the precision allows; else what is wrong."""
-    if found.shape != expected.shape:
-        return f"gives shape {found.shape}, expected {expected.shape}"
-    if not np.isfinite(found).all():
+    if logits.shape != expected.shape:
+        return f"gives shape {logits.shape}, expected {expected.shape}"
+    if not np.isfinite(logits).all():
         return "gives values that are not finite"
-    off = error(found, expected)
+    off = error(logits, expected)
     if off > BOUNDS[precision]:
         return f"differs from onnxruntime-fp32 by {off:.2g}, allowed {BOUNDS[precision]:.2g}"
-    tops, wanted = found.argmax(axis=1).tolist(), expected.argmax(axis=1).tolist()
+    tops, wanted = logits.argmax(axis=1).tolist(), expected.argmax(axis=1).tolist()
     if precision == "fp32" and tops != wanted:
         return f"top-1 is {tops}, onnxruntime-fp32 has {wanted}"
     return None
 
 
-def error(found: np.ndarray, expected: np.ndarray) -> float:
+def error(logits: np.ndarray, expected: np.ndarray) -> float:
     """The difference relative to what the images make of the logits.
 
     Random networks have a favourite class: most of their logits, and always their top-1, are the same for every image,
     so that part says nothing.
     """
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected - expected.mean(axis=0)))
+    return float(np.linalg.norm(logits - expected) / np.linalg.norm(expected - expected.mean(axis=0)))

@@ -36,8 +36,8 @@ class Larq(Peer):
 
     def version(self) -> str:
         code = "from importlib.metadata import version as v; print(v('larq-compute-engine'))"
-        found = subprocess.run([os.environ.get(_PYTHON, ""), "-c", code], capture_output=True, text=True)
-        return found.stdout.strip()
+        done = subprocess.run([os.environ.get(_PYTHON, ""), "-c", code], capture_output=True, text=True)
+        return done.stdout.strip()
 
     def files(self, network: str, batch: int, folder: Path) -> list[Path]:
         variable = f"OVSW_LARQ_MODEL_{network.upper()}"

@@ -38,12 +38,12 @@ class Ncnn(Peer):
 
         from ovsw.bench.peers.ncnn_files import to_ncnn
 
-        made = [folder / f"{network}.param", folder / f"{network}.bin"]
-        if not made[1].exists():
+        files = [folder / f"{network}.param", folder / f"{network}.bin"]
+        if not files[1].exists():
             param, data = to_ncnn(onnx.load_from_string(float_bytes(network, batch)))
-            made[0].write_text(param)
-            made[1].write_bytes(data)
-        return made
+            files[0].write_text(param)
+            files[1].write_bytes(data)
+        return files
 
     def load(self, files: list[Path], threads: int) -> Runner:
         import ncnn

@@ -13,6 +13,12 @@ import onnx
 from onnx import numpy_helper
 
 _FLOAT32_WEIGHTS = b"\0\0\0\0"  # the tag before a layer's weights
+_PLAIN = {  # without weights and window
+    "Relu": ("ReLU", {}),
+    "Flatten": ("Flatten", {}),
+    "Add": ("BinaryOp", {"_0": 0}),
+    "GlobalAveragePool": ("Pooling", {"_0": 1, "_4": 1}),
+}
 
 
 def to_ncnn(model: onnx.ModelProto) -> tuple[str, bytes]:
@@ -63,8 +69,9 @@ def to_ncnn(model: onnx.ModelProto) -> tuple[str, bytes]:
             target = after[0].output[0] if relu else out
             layer("Convolution", [take(node.input[0])], target, **shape, _5=1, _6=weight.size, _9=int(relu))
             constants(weight, bias)
-        elif kind == "Relu":
-            layer("ReLU", [take(node.input[0])], out)
+        elif kind in _PLAIN:
+            name, params = _PLAIN[kind]
+            layer(name, [take(value) for value in node.input], out, **params)
         elif kind in ("MaxPool", "AveragePool"):
             a = attributes(node)
             shape = {"_1": a["kernel_shape"][0], "_2": a["strides"][0], "_3": a.get("pads", [0])[0]}
@@ -73,12 +80,6 @@ def to_ncnn(model: onnx.ModelProto) -> tuple[str, bytes]:
             _, front, top, left, _, behind, bottom, right = (int(n) for n in weights[node.input[1]])
             sides = {"_0": top, "_1": bottom, "_2": left, "_3": right, "_7": front, "_8": behind}
             layer("Padding", [take(node.input[0])], out, **sides)
-        elif kind == "Add":
-            layer("BinaryOp", [take(name) for name in node.input], out, _0=0)
-        elif kind == "GlobalAveragePool":
-            layer("Pooling", [take(node.input[0])], out, _0=1, _4=1)
-        elif kind == "Flatten":
-            layer("Flatten", [take(node.input[0])], out)
         elif kind == "Gemm":
             weight, bias = weights[node.input[1]], weights[node.input[2]]
             layer("InnerProduct", [take(node.input[0])], out, _0=weight.shape[0], _1=1, _2=weight.size)

@@ -17,8 +17,8 @@ class OnnxRuntime(Peer):
     modules = ("onnxruntime", "onnx")
 
     def files(self, network: str, batch: int, folder: Path) -> list[Path]:
-        (made,) = super().files(network, batch, folder)
-        return [made if self.precision == "fp32" else _quantized(made, network, batch)]
+        (model,) = super().files(network, batch, folder)
+        return [model if self.precision == "fp32" else _quantized(model, network, batch)]
 
     def load(self, files: list[Path], threads: int) -> Runner:
         import onnxruntime
@@ -47,14 +47,14 @@ def _quantized(model: Path, network: str, batch: int) -> Path:
             image = next(self.images, None)
             return None if image is None else {"input": image}
 
-    made = model.with_suffix(".int8.onnx")
+    target = model.with_suffix(".int8.onnx")
     kinds: dict[str, Any] = {
         "quant_format": quantization.QuantFormat.QDQ,
         "activation_type": quantization.QuantType.QUInt8,
         "weight_type": quantization.QuantType.QInt8,
     }
-    quantization.quantize_static(str(model), str(made), Reader(), per_channel=True, **kinds)
-    return made
+    quantization.quantize_static(str(model), str(target), Reader(), per_channel=True, **kinds)
+    return target
 
 
 PEERS: list[Peer] = [OnnxRuntime("onnxruntime", "fp32"), OnnxRuntime("onnxruntime", "int8")]

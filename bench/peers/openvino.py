@@ -39,13 +39,13 @@ class OpenVino(Peer):
         return super().version() + " without AMX" * _without_amx()
 
     def files(self, network: str, batch: int, folder: Path) -> list[Path]:
-        made = super().files(network, batch, folder)
+        files = super().files(network, batch, folder)
         if self.precision == "fp32":
-            return made
+            return files
         _without_amx()
         import openvino
 
-        model = openvino.Core().read_model(made[0])
+        model = openvino.Core().read_model(files[0])
         if self.precision == "int8":
             model = _quantized(model, network, batch)
         saved = folder / f"{network}-{batch}.{self.precision}.xml"

@@ -6,6 +6,7 @@ The network is the ONNX graph, run op by op.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ class TorchCompiled(Torch):
     slow = True
 
     def unable(self) -> str | None:
-        found = any(map(shutil.which, ("c++", "g++", "clang++")))
-        return None if found else "torch.compile needs a C++ compiler"
+        compiler = any(map(shutil.which, ("c++", "g++", "clang++")))
+        return None if compiler else "torch.compile needs a C++ compiler"
 
     def _runner(self, module: Any) -> Runner:
         import torch
@@ -64,44 +65,34 @@ def _module(model: Any) -> Any:
 
     graph = model.graph
     arrays = {w.name: numpy_helper.to_array(w) for w in graph.initializer}
+    pads = {name: array.tolist() for name, array in arrays.items() if array.dtype == np.int64}
     steps = [(n.op_type, list(n.input), n.output[0], {a.name: list(a.ints) for a in n.attribute}) for n in graph.node]
     source, sink = graph.input[0].name, graph.output[0].name
-    pads = {name: array.tolist() for name, array in arrays.items() if array.dtype == np.int64}
+    ops: dict[str, Callable[..., torch.Tensor]] = {
+        "Conv": lambda a, x, weight, bias: F.conv2d(x, weight, bias, a["strides"], a["pads"][:2]),
+        "Relu": lambda a, x: F.relu(x),
+        "Add": lambda a, x, y: x + y,
+        "MaxPool": lambda a, x: F.max_pool2d(x, a["kernel_shape"], a["strides"], a["pads"][:2]),
+        "AveragePool": lambda a, x: F.avg_pool2d(x, a["kernel_shape"], a["strides"]),
+        "Pad": lambda a, x, pad: F.pad(x, [n for pair in zip(pad[3::-1], pad[:3:-1]) for n in pair]),
+        "GlobalAveragePool": lambda a, x: x.mean(dim=(2, 3), keepdim=True),
+        "Flatten": lambda a, x: x.flatten(1),
+        "Gemm": lambda a, x, weight, bias: F.linear(x, weight, bias),
+    }
+    for kind in {kind for kind, *_ in steps} - set(ops):
+        raise ValueError(f"op {kind} is not known here")
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            for name, array in arrays.items():
-                if name not in pads:
-                    self.register_buffer(name, torch.from_numpy(array.copy()))
+            for name in arrays.keys() - pads.keys():
+                self.register_buffer(name, torch.from_numpy(arrays[name].copy()))
 
         def forward(self, image: torch.Tensor) -> torch.Tensor:
-            values = {source: image}
+            values = {source: image, **pads}
             for kind, inputs, out, a in steps:
-                x = values[inputs[0]]
-                if kind == "Conv":
-                    weight, bias = getattr(self, inputs[1]), getattr(self, inputs[2])
-                    y = F.conv2d(x, weight, bias, a["strides"], a["pads"][:2])
-                elif kind == "Relu":
-                    y = F.relu(x)
-                elif kind == "Add":
-                    y = x + values[inputs[1]]
-                elif kind == "MaxPool":
-                    y = F.max_pool2d(x, a["kernel_shape"], a["strides"], a["pads"][:2])
-                elif kind == "AveragePool":
-                    y = F.avg_pool2d(x, a["kernel_shape"], a["strides"])
-                elif kind == "Pad":
-                    before, after = pads[inputs[1]][:4], pads[inputs[1]][4:]
-                    y = F.pad(x, [n for pair in zip(before[::-1], after[::-1]) for n in pair])
-                elif kind == "GlobalAveragePool":
-                    y = x.mean(dim=(2, 3), keepdim=True)
-                elif kind == "Flatten":
-                    y = x.flatten(1)
-                elif kind == "Gemm":
-                    y = F.linear(x, getattr(self, inputs[1]), getattr(self, inputs[2]))
-                else:
-                    raise ValueError(f"op {kind} is not known here")
-                values[out] = y
+                given = [values[name] if name in values else getattr(self, name) for name in inputs]
+                values[out] = ops[kind](a, *given)
             return values[sink]
 
     return Net().eval()

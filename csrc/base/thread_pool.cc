@@ -23,10 +23,17 @@ bool spin_until(Condition condition) {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) : shares_(static_cast<std::size_t>(threads)) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker(i); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker(i); });
+  } catch (...) {  // the system refuses another thread: those that run must end before their pool does
+    stop();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;

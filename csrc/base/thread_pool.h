@@ -45,6 +45,7 @@ class ThreadPool {
     std::int64_t end = 0;
   };
 
+  void stop();
   void start(const Job& job);
   void work(int thread);
   void worker(int thread);

@@ -1,4 +1,4 @@
-// The Python module ovsw._core: a thin layer over Engine. Arguments are checked in python/ovsw/engine.py.
+// The Python module ovsw._core: a thin door to load_engine and Engine. Arguments are checked in python/ovsw/engine.py.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -6,17 +6,12 @@
 
 #include <chrono>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "csrc/base/buffer.h"
 #include "csrc/base/error.h"
 #include "csrc/binding/popcount.h"
-#include "csrc/format/file.h"
-#include "csrc/graph/graph.h"
-#include "csrc/plan/plan.h"
-#include "csrc/runtime/engine.h"
+#include "csrc/runtime/load.h"
 
 namespace py = pybind11;
 
@@ -26,16 +21,12 @@ namespace {
 using Pixels = py::array_t<std::uint8_t, py::array::c_style>;
 using Values = py::array_t<float, py::array::c_style>;
 
-std::unique_ptr<Engine> load(const py::bytes& file, int threads, const std::string& isa) {
+Model load(const py::bytes& file, int threads, const std::string& isa) {
   char* data = nullptr;
   Py_ssize_t size = 0;
   if (PyBytes_AsStringAndSize(file.ptr(), &data, &size) != 0) throw py::error_already_set();
   const py::gil_scoped_release release;
-  const KernelTable& table = choose_table(isa);
-  const Buffer aligned{std::size_t(size)};
-  std::memcpy(aligned.data(), data, std::size_t(size));
-  const File parsed = parse_file(aligned.data(), std::size_t(size));
-  return std::make_unique<Engine>(make_plan(build_graph(parsed), table), threads);
+  return load_engine(data, std::size_t(size), {threads, isa});
 }
 
 // Image number i of (n, h, w, c) uint8 pixels or (n, c, h, w) float32 values.
@@ -43,8 +34,8 @@ Image image_at(const Pixels& images, std::size_t at) { return {images.data() + a
 Image image_at(const Values& images, std::size_t at) { return {nullptr, images.data() + at}; }
 
 // Elements per image, after a check that there are `n` images.
-std::size_t image_size(const Engine& engine, const py::array& images, std::size_t n) {
-  const Value& in = engine.plan().input;
+std::size_t image_size(const Model& model, const py::array& images, std::size_t n) {
+  const Value& in = model.input();
   const std::size_t size = in.pixels() * std::size_t(in.c);
   check(std::size_t(images.size()) == n * size, "images hold ", images.size(), " elements, expected ", n, " times ",
         size);
@@ -53,9 +44,10 @@ std::size_t image_size(const Engine& engine, const py::array& images, std::size_
 
 // Returns (n, outputs).
 template <typename Array>
-Values run(Engine& engine, const Array& images) {
+Values run(Model& model, const Array& images) {
+  Engine& engine = *model.engine;
   const std::size_t n = images.ndim() > 0 ? std::size_t(images.shape(0)) : 0;
-  const std::size_t size = image_size(engine, images, n);
+  const std::size_t size = image_size(model, images, n);
   Values logits(std::vector<py::ssize_t>{py::ssize_t(n), py::ssize_t(engine.outputs())});
   float* to = logits.mutable_data();
   const py::gil_scoped_release release;
@@ -65,8 +57,9 @@ Values run(Engine& engine, const Array& images) {
 
 // Seconds of reading the input and of each step, one row per repetition.
 template <typename Array>
-std::vector<std::vector<double>> time_steps(Engine& engine, const Array& image, int repeat) {
-  image_size(engine, image, 1);
+std::vector<std::vector<double>> time_steps(Model& model, const Array& image, int repeat) {
+  Engine& engine = *model.engine;
+  image_size(model, image, 1);
   std::vector<float> logits(engine.outputs());
   std::vector<std::vector<double>> seconds(static_cast<std::size_t>(repeat));
   const py::gil_scoped_release release;
@@ -84,23 +77,24 @@ std::vector<std::vector<double>> time_steps(Engine& engine, const Array& image, 
 }
 
 // One run that calls the function `void mark()` at this address where Engine::run says, for instruction counters.
-void run_marked(Engine& engine, const Pixels& image, std::uintptr_t mark) {
-  image_size(engine, image, 1);
+void run_marked(Model& model, const Pixels& image, std::uintptr_t mark) {
+  Engine& engine = *model.engine;
+  image_size(model, image, 1);
   std::vector<float> logits(engine.outputs());
   const py::gil_scoped_release release;
   engine.run(image_at(image, 0), logits.data(), reinterpret_cast<void (*)()>(mark));
 }
 
-py::list steps(const Engine& engine) {
+py::list steps(const Model& model) {
   py::list rows;
-  for (const Step& step : engine.plan().steps) {
-    const Shape& s = step.shape;
+  for (const Step& step : model.engine->plan().steps) {
+    const Shape& s = step.args.shape;
     py::dict row;
     row["name"] = step.name;
-    row["op"] = op_name(step.kind);
+    row["op"] = step.traits->name;
     row["input"] = py::make_tuple(s.in_c, s.in_h, s.in_w);
     row["output"] = py::make_tuple(s.out_c, s.out_h, s.out_w);
-    row["kernel"] = py::make_tuple(s.kernel_h, s.kernel_w);
+    row["window"] = py::make_tuple(s.window_h, s.window_w);
     row["stride"] = py::make_tuple(s.stride_h, s.stride_w);
     row["macs"] = step.macs;
     rows.append(row);
@@ -151,7 +145,9 @@ PYBIND11_MODULE(_core, m) {
   m.def("tables", &tables, "The kernel tables in this build, best first: (name, supported by this CPU).");
   m.def("time_popcount", &time_popcount, py::arg("pixels"), py::arg("channels"), py::arg("words"));
   m.def("time_copy", &time_copy, py::arg("size"), py::arg("repeat"));
-  py::class_<Engine>(m, "Engine")
+  // A property that a function of the engine's plan gives.
+  const auto of_plan = [](auto&& get) { return [get](const Model& model) { return get(model.engine->plan()); }; };
+  py::class_<Model>(m, "Engine")
       .def(py::init(&load), py::arg("file"), py::arg("threads"), py::arg("isa"))
       .def("run", &run<Pixels>, py::arg("images").noconvert())
       .def("run", &run<Values>, py::arg("images").noconvert())
@@ -159,16 +155,20 @@ PYBIND11_MODULE(_core, m) {
       .def("time_steps", &time_steps<Values>, py::arg("image").noconvert(), py::arg("repeat"))
       .def("run_marked", &run_marked, py::arg("image").noconvert(), py::arg("mark"))
       .def("steps", &steps)
-      .def_property_readonly("isa", [](const Engine& e) { return e.plan().table->name; })
-      .def_property_readonly(
-          "numerics", [](const Engine& e) { return e.plan().numerics == Numerics::kInteger ? "integer" : "float"; })
-      .def_property_readonly("threads", &Engine::threads)
-      .def_property_readonly("outputs", &Engine::outputs)
+      .def_property_readonly("metadata", [](const Model& model) { return model.metadata.text; })
+      .def_property_readonly("labels", [](const Model& model) { return model.metadata.labels; })
+      .def_property_readonly("resize", [](const Model& model) { return model.metadata.resize; })
+      .def_property_readonly("threads", [](const Model& model) { return model.engine->threads(); })
+      .def_property_readonly("outputs", [](const Model& model) { return model.engine->outputs(); })
+      .def_property_readonly("isa", of_plan([](const Plan& p) { return p.table->name; }))
+      .def_property_readonly("numerics", of_plan([](const Plan& p) { return numerics_name(p.numerics); }))
       .def_property_readonly("input_shape",
-                             [](const Engine& e) {
-                               const Value& v = e.plan().input;
+                             [](const Model& model) {
+                               const Value& v = model.input();
                                return py::make_tuple(v.c, v.h, v.w);
                              })
-      .def_property_readonly("arena_bytes", [](const Engine& e) { return e.plan().arena_bytes; })
-      .def_property_readonly("weight_bytes", [](const Engine& e) { return e.plan().weight_bytes; });
+      .def_property_readonly("mean", of_plan([](const Plan& p) { return p.mean; }))
+      .def_property_readonly("std", of_plan([](const Plan& p) { return p.std; }))
+      .def_property_readonly("arena_bytes", of_plan([](const Plan& p) { return p.arena_bytes; }))
+      .def_property_readonly("weight_bytes", of_plan([](const Plan& p) { return p.weight_bytes; }));
 }

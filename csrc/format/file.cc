@@ -1,10 +1,12 @@
 #include "csrc/format/file.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "csrc/base/buffer.h"
 #include "csrc/base/crc32.h"
 #include "csrc/base/error.h"
+#include "csrc/base/utf8.h"
 
 namespace ovsw {
 namespace {
@@ -111,20 +113,8 @@ TensorView parse_tensor(std::size_t i, const std::byte* at, const std::byte* fil
 
 // Whether a name can be shown as it is: UTF-8 without control characters.
 bool is_printable(const std::string& name) {
-  constexpr std::uint32_t kSmallest[] = {0, 0x80, 0x800, 0x10000};  // by number of following bytes
-  for (std::size_t i = 0; i < name.size();) {
-    const auto lead = static_cast<unsigned char>(name[i++]);
-    if (lead < 0x20 || lead == 0x7F || (lead >= 0x80 && lead < 0xC0) || lead >= 0xF8) return false;
-    const int following = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : lead >= 0xC0 ? 1 : 0;
-    std::uint32_t code = following ? lead & (0x3Fu >> following) : lead;
-    for (int k = 0; k < following; ++k) {
-      if (i == name.size() || (static_cast<unsigned char>(name[i]) & 0xC0) != 0x80) return false;
-      code = code << 6 | (static_cast<unsigned char>(name[i++]) & 0x3F);
-    }
-    const bool surrogate = code >= 0xD800 && code < 0xE000;
-    if (code < kSmallest[following] || surrogate || code > 0x10FFFF) return false;
-  }
-  return true;
+  const auto control = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
+  return is_utf8(name) && std::none_of(name.begin(), name.end(), control);
 }
 
 OpRecord parse_op(std::size_t i, const std::byte* at, const std::string& strings, std::uint32_t values,
@@ -149,15 +139,15 @@ OpRecord parse_op(std::size_t i, const std::byte* at, const std::string& strings
   };
   op.input = ref("input", values);
   op.residual = ref("residual", values);
-  op.out_map = ref("out", values);
-  op.out_bits = ref("bits", values);
+  op.out = ref("out", values);
+  op.bits = ref("bits", values);
   op.weight = ref("weight", tensors);
   op.scale = ref("scale", tensors);
   op.offset = ref("offset", tensors);
   op.slope = ref("slope", tensors);
   op.clamp_lo = f.take<float>();
   op.clamp_hi = f.take<float>();
-  for (std::uint16_t* field : {&op.kernel_h, &op.kernel_w, &op.stride_h, &op.stride_w, &op.pad_h, &op.pad_w,
+  for (std::uint16_t* field : {&op.window_h, &op.window_w, &op.stride_h, &op.stride_w, &op.pad_h, &op.pad_w,
                                &op.channels_before, &op.channels_after}) {
     *field = f.take<std::uint16_t>();
   }

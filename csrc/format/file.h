@@ -9,12 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kernels.h"
+
 namespace ovsw {
 
 constexpr std::uint32_t kAbsent = 0xFFFFFFFFu;
 
 enum class Dtype : std::uint16_t { kF32 = 0, kF64 = 1, kBits = 2, kI16 = 3, kI32 = 4, kU8 = 5, kI8 = 6 };
-enum class Numerics : std::uint32_t { kFloat = 0, kInteger = 1 };
 
 struct ValueRecord {
   std::uint32_t kind, c, h, w;
@@ -30,9 +31,9 @@ struct TensorView {
 struct OpRecord {
   std::string name;
   std::uint16_t kind, activation;
-  std::uint32_t input, residual, out_map, out_bits, weight, scale, offset, slope, shift;
+  std::uint32_t input, residual, out, bits, weight, scale, offset, slope, shift;
   float clamp_lo, clamp_hi;
-  std::uint16_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, channels_before, channels_after;
+  std::uint16_t window_h, window_w, stride_h, stride_w, pad_h, pad_w, channels_before, channels_after;
 };
 
 struct File {

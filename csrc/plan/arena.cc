@@ -35,17 +35,17 @@ Arena place_values(const Graph& graph) {
   open(0, 0);
   for (std::size_t i = 0; i < end; ++i) {
     const Op& op = graph.ops[i];
-    if (op.out_map != kAbsent) {
+    if (op.out != kAbsent) {
       if (op.residual != kAbsent && op.residual != op.input && last_read[op.residual] == i &&
-          graph.values[op.residual].kind == graph.values[op.out_map].kind) {
-        block_of[op.out_map] = block_of[op.residual];
+          graph.values[op.residual].kind == graph.values[op.out].kind) {
+        block_of[op.out] = block_of[op.residual];
         Block& block = blocks[block_of[op.residual]];
-        block.last = std::max(block.last, last_read[op.out_map]);
+        block.last = std::max(block.last, last_read[op.out]);
       } else {
-        open(op.out_map, i);
+        open(op.out, i);
       }
     }
-    if (op.out_bits != kAbsent) open(op.out_bits, i);
+    if (op.bits != kAbsent) open(op.bits, i);
   }
 
   // Largest first, each at the lowest offset that is free during its life.

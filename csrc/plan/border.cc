@@ -29,8 +29,8 @@ struct Axis {
 // The sums of a value per tap over any rectangle of taps, in four reads.
 class TapSums {
  public:
-  TapSums(int kernel_h, int kernel_w)
-      : height_(std::size_t(kernel_h)), width_(std::size_t(kernel_w)), sums_((height_ + 1) * (width_ + 1), 0) {}
+  TapSums(int window_h, int window_w)
+      : height_(std::size_t(window_h)), width_(std::size_t(window_w)), sums_((height_ + 1) * (width_ + 1), 0) {}
 
   // value(tap), taps counted row by row.
   template <typename Fn>
@@ -58,13 +58,14 @@ class TapSums {
   std::vector<std::int64_t> sums_;  // of the taps above and to the left
 };
 
-// A table of rows of `stride` whose entry for channel c and taps y, x inside is entry(c, y, x); low 32 bits count.
+// A table whose entry for channel c and taps y, x inside is entry(c, y, x); low 32 bits count.
 // begin(c) is called before the entries of a channel.
 template <typename Begin, typename Entry>
-BorderTable make_table(const Shape& s, int stride, Begin begin, Entry entry) {
-  const Axis rows(s.in_h, s.out_h, s.kernel_h, s.stride_h, s.pad_h);
-  const Axis cols(s.in_w, s.out_w, s.kernel_w, s.stride_w, s.pad_w);
+BorderTable make_table(const Shape& s, Begin begin, Entry entry) {
+  const Axis rows(s.in_h, s.out_h, s.window_h, s.stride_h, s.pad_h);
+  const Axis cols(s.in_w, s.out_w, s.window_w, s.stride_w, s.pad_w);
   BorderTable table;
+  const int stride = padded_channels(s.out_c);
   const std::size_t bytes = rows.ranges.size() * cols.ranges.size() * std::size_t(stride) * sizeof(std::int32_t);
   table.base = Buffer(bytes);
   std::memset(table.base.data(), 0, bytes);
@@ -87,10 +88,10 @@ BorderTable make_table(const Shape& s, int stride, Begin begin, Entry entry) {
 class DotBase {
  public:
   DotBase(const Shape& s, const std::uint64_t* weights)
-      : shape_(s), weights_(weights), words_((std::size_t(s.in_c) + 63) / 64), ones_(s.kernel_h, s.kernel_w) {}
+      : shape_(s), weights_(weights), words_((std::size_t(s.in_c) + 63) / 64), ones_(s.window_h, s.window_w) {}
 
   void begin(int c) {
-    const std::size_t taps = std::size_t(shape_.kernel_h) * std::size_t(shape_.kernel_w);
+    const std::size_t taps = std::size_t(shape_.window_h) * std::size_t(shape_.window_w);
     const std::uint64_t* channel = weights_ + std::size_t(c) * taps * words_;
     ones_.fill([&](std::size_t tap) {
       std::int64_t count = 0;
@@ -112,53 +113,57 @@ class DotBase {
   TapSums ones_;
 };
 
-BorderTable int_pixel_border(const Graph& graph, const Op& op, int pixel_centre) {
+// The terms of a convolution on pixels: `zeros` is what the taps inside take off.
+BorderTable pixel_border(const Graph& graph, const Op& op) {
   const Shape& s = op.shape;
-  const std::size_t taps = std::size_t(s.kernel_h) * std::size_t(s.kernel_w), channels = std::size_t(s.in_c);
-  TapSums zeros(s.kernel_h, s.kernel_w), weights(s.kernel_h, s.kernel_w);
+  const std::size_t taps = std::size_t(s.window_h) * std::size_t(s.window_w), channels = std::size_t(s.in_c);
+  TapSums zeros(s.window_h, s.window_w);
   const auto begin = [&](int c) {
-    const auto sum = [&](std::size_t tap, auto term) {
+    zeros.fill([&](std::size_t tap) {
       std::int64_t total = 0;
       for (std::size_t i = 0; i < channels; ++i) {
-        total += op.int_weight((std::size_t(c) * taps + tap) * channels + i) * term(int(i));
+        total += op.int_weight((std::size_t(c) * taps + tap) * channels + i) * graph.zero(int(i));
       }
       return total;
-    };
-    zeros.fill([&](std::size_t tap) { return sum(tap, [&](int i) { return graph.zero(i); }); });
-    weights.fill([&](std::size_t tap) { return sum(tap, [&](int) { return std::int64_t(1); }); });
+    });
   };
-  const auto entry = [&](int c, const Range& y, const Range& x) {
-    return op.int_offset[c] - ((zeros.inside(y, x) + 128) >> 8) + pixel_centre * weights.inside(y, x);
-  };
-  return make_table(s, int_base_stride(s.out_c), begin, entry);
+  const auto* offset = op.constant<std::int32_t>(kOffset);
+  return make_table(
+      s, begin, [&](int c, const Range& y, const Range& x) { return offset[c] - ((zeros.inside(y, x) + 128) >> 8); });
+}
+
+BorderTable dot_border(const Graph& graph, const Op& op) {
+  DotBase dots(op.shape, op.weights<std::uint64_t>());
+  const bool integer = graph.numerics == Numerics::kInteger;
+  const auto* scale = integer ? op.constant<std::int16_t>(kScale) : nullptr;
+  const auto* offset = integer ? op.constant<std::int32_t>(kOffset) : nullptr;
+  return make_table(
+      op.shape, [&](int c) { dots.begin(c); },
+      [&](int c, const Range& y, const Range& x) {
+        return scale ? scale[c] * dots.entry(y, x) + offset[c] : dots.entry(y, x);
+      });
+}
+
+// Nothing depends on which taps are inside.
+BorderTable one_class(const Op& op) {
+  BorderTable table;
+  const std::size_t channels = std::size_t(op.shape.out_c);
+  const std::size_t bytes = std::size_t(padded_channels(op.shape.out_c)) * sizeof(std::int32_t);
+  table.base = Buffer(bytes);
+  std::memset(table.base.data(), 0, bytes);
+  const auto* offset = op.constant<std::int32_t>(kOffset);
+  if (offset) std::memcpy(table.base.data(), offset, channels * sizeof(std::int32_t));
+  table.row_class.assign(std::size_t(op.shape.out_h), 0);
+  table.col_class.assign(std::size_t(op.shape.out_w), 0);
+  return table;
 }
 
 }  // namespace
 
-BorderTable make_border(const Shape& s, const std::uint64_t* weights) {
-  DotBase dots(s, weights);
-  return make_table(
-      s, s.out_c, [&](int c) { dots.begin(c); }, [&](int, const Range& y, const Range& x) { return dots.entry(y, x); });
-}
-
-BorderTable make_int_border(const Graph& graph, const Op& op, int pixel_centre) {
-  const int stride = int_base_stride(op.shape.out_c);
-  if (op.kind == OpKind::kBconv) {
-    DotBase dots(op.shape, op.weight_bits);
-    return make_table(
-        op.shape, stride, [&](int c) { dots.begin(c); },
-        [&](int c, const Range& y, const Range& x) { return op.mult[c] * dots.entry(y, x) + op.int_offset[c]; });
-  }
-  if (op.kind == OpKind::kConv && op.input == 0) return int_pixel_border(graph, op, pixel_centre);
-  // One class: nothing depends on which taps are inside.
-  BorderTable table;
-  const std::size_t bytes = std::size_t(stride) * sizeof(std::int32_t);
-  table.base = Buffer(bytes);
-  std::memset(table.base.data(), 0, bytes);
-  if (op.int_offset) std::memcpy(table.base.data(), op.int_offset, std::size_t(op.shape.out_c) * sizeof(std::int32_t));
-  table.row_class.assign(std::size_t(op.shape.out_h), 0);
-  table.col_class.assign(std::size_t(op.shape.out_w), 0);
-  return table;
+BorderTable make_border(const Graph& graph, const Op& op) {
+  if (op.core == Core::kBconv) return dot_border(graph, op);
+  if (graph.numerics == Numerics::kFloat) return {};
+  return op.on_pixels() ? pixel_border(graph, op) : one_class(op);
 }
 
 }  // namespace ovsw

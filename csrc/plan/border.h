@@ -23,20 +23,18 @@
 namespace ovsw {
 
 struct BorderTable {
-  Buffer base;                          // int32 [class][stride]
+  Buffer base;                          // int32 [class][padded_channels]
   std::vector<std::int32_t> row_class;  // per output row; already multiplied by the number of column classes
   std::vector<std::int32_t> col_class;  // per output column
 
   Border view() const { return {base.as<std::int32_t>(), row_class.data(), col_class.data()}; }
 };
 
-// `weights` as in the file: [out_c][kernel_h][kernel_w][ceil(in_c / 64)] words.
-BorderTable make_border(const Shape& shape, const std::uint64_t* weights);
-
-// The same for integer numerics, with the rows padded as kernels.h has it:
-//     bconv                base = mult * (dot's base) + offset
-//     conv over pixels     base = offset - zero point of the taps inside + centre * their weights
-//     all others           base = offset
-BorderTable make_int_border(const Graph& graph, const Op& op, int pixel_centre);
+// The table of an op, with the rows padded as kernels.h has it; no rows if its kernel needs none:
+//     bconv in float       base = that of the dot
+//     bconv                base = scale * (that of the dot) + offset
+//     conv on pixels       base = offset - zero point of the taps inside
+//     others in integers   base = offset
+BorderTable make_border(const Graph& graph, const Op& op);
 
 }  // namespace ovsw

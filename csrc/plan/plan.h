@@ -14,34 +14,44 @@
 
 namespace ovsw {
 
-// One kernel call. Places in the arena are byte offsets, kNowhere if absent.
+// One kernel call. References to values are indices, kAbsent if absent.
 struct Step {
-  static constexpr std::size_t kNowhere = std::size_t(-1);
-
   std::string name;
-  OpKind kind;
-  KernelFn kernel;   // float numerics, else null
-  KernelArgs args;   // all but the addresses inside the arena
-  IntFn int_kernel;  // integer numerics, else null
-  IntArgs int_args;  // likewise, and but for the range of channels
-  Shape shape;
-  std::size_t in, residual, out, bits;
-  ValueKind residual_kind, out_kind;  // where those are
+  const OpTraits* traits;
+  const Kernel* kernel;
+  KernelArgs args;  // all but addresses of values and the range of channels
+  std::uint32_t in, residual, out, bits;
   double macs;
 };
 
 struct Plan {
   const KernelTable* table;
   Numerics numerics;
-  Value input, output;
+  std::vector<Value> values;
+  std::uint32_t output;
   std::vector<float> mean, std;
   std::vector<Step> steps;
-  std::size_t input_at, output_at;
+  std::vector<std::size_t> place;  // of each value in the arena, in bytes
   std::size_t arena_bytes;
   std::size_t scratch_bytes;         // per thread
   std::vector<Buffer> weights;       // packed weights, and copies of what is per channel
   std::vector<BorderTable> borders;  // steps point into both
   std::size_t weight_bytes;
+
+  const Value& input_value() const { return values[0]; }
+  const Value& output_value() const { return values[output]; }
+
+  // A step's arguments with the values at memory(index).
+  template <typename Memory>
+  KernelArgs bind(const Step& step, Memory memory) const {
+    const auto view = [&](std::uint32_t v) { return v == kAbsent ? View{} : View{memory(v), values[v].kind}; };
+    KernelArgs args = step.args;
+    args.in = view(step.in);
+    args.residual = view(step.residual);
+    args.out = view(step.out);
+    args.bits = static_cast<std::uint64_t*>(view(step.bits).data);
+    return args;
+  }
 };
 
 // The table to use: `isa` if not empty, else the best supported one. Throws InvalidError for a name that this version

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "csrc/base/error.h"
@@ -25,10 +26,9 @@ struct Parts {
 Parts parts(const Step& step, std::int64_t pixels, std::int64_t threads) {
   constexpr std::int64_t kPixels = 256, kMostPerThread = 4, kChannels = 128;
   if (threads == 1) return {1, 1};
-  const bool weights = step.kind == OpKind::kBconv || step.kind == OpKind::kConv || step.kind == OpKind::kLinear;
   std::int64_t columns = 1;
-  if (step.int_kernel && weights && pixels <= kPixels) {
-    columns = std::clamp<std::int64_t>(step.shape.out_c / kChannels, 1, threads);
+  if (step.traits->is(kWeights) && pixels <= kPixels) {
+    columns = std::clamp<std::int64_t>(step.args.shape.out_c / kChannels, 1, threads);
   }
   const std::int64_t per_thread = std::clamp<std::int64_t>(pixels / threads / kPixels, 1, kMostPerThread);
   return {std::min(pixels, (threads * per_thread + columns - 1) / columns), columns};
@@ -47,60 +47,31 @@ constexpr std::int64_t kChannelUnit = 64;  // as kernels.h says
 // What one call of `run` needs for itself.
 class Engine::Context {
  public:
-  Context(const Plan& plan, int threads)
-      : process(getpid()),
-        plan_(plan),
-        pool_(threads),
-        arena_(plan.arena_bytes),
-        steps_(plan.steps.size()),
-        int_steps_(plan.steps.size()) {
+  Context(const Plan& plan, int threads) : process(getpid()), plan_(plan), pool_(threads), arena_(plan.arena_bytes) {
     for (int t = 0; t < threads; ++t) scratch_.emplace_back(plan.scratch_bytes);
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
-      const Step& step = plan.steps[i];
-      if (step.kernel) {
-        KernelArgs& args = steps_[i];
-        args = step.args;
-        args.in = at<const void>(step.in);
-        args.epilogue.residual = at<const float>(step.residual);
-        args.epilogue.out = at<float>(step.out);
-        args.epilogue.bits = at<std::uint64_t>(step.bits);
-      } else {
-        IntArgs& args = int_steps_[i];
-        args = step.int_args;
-        args.in = at<const void>(step.in);
-        const ValueKind out = step.out_kind, residual = step.residual_kind;
-        if (residual == ValueKind::kI16) args.residual = at<const std::int16_t>(step.residual);
-        if (residual == ValueKind::kI32) args.residual32 = at<const std::int32_t>(step.residual);
-        if (out == ValueKind::kI16) args.out = at<std::int16_t>(step.out);
-        if (out == ValueKind::kI32) args.out32 = at<std::int32_t>(step.out);
-        if (out == ValueKind::kMap) args.logits = at<float>(step.out);
-        args.bits = at<std::uint64_t>(step.bits);
-      }
+    for (const Step& step : plan.steps) {
+      args_.push_back(plan.bind(step, [&](std::uint32_t v) { return at<void>(v); }));
     }
   }
 
   template <typename T>
   T* input() const {
-    return at<T>(plan_.input_at);
+    return at<T>(0);
   }
-  const float* output() const { return at<const float>(plan_.output_at); }
+  const float* output() const { return at<const float>(plan_.output); }
 
   void run_step(std::size_t i) {
     const Step& step = plan_.steps[i];
-    const std::int64_t pixels = std::int64_t(step.shape.out_h) * step.shape.out_w;
+    const Shape& s = step.args.shape;
+    const std::int64_t pixels = std::int64_t(s.out_h) * s.out_w;
     const Parts p = parts(step, pixels, pool_.threads());
     pool_.run(p.rows * p.columns, [&](std::int64_t part, int thread) {
       const std::int64_t row = part / p.columns, column = part % p.columns;
       const std::int64_t begin = cut(pixels, row, p.rows, kPixelUnit), end = cut(pixels, row + 1, p.rows, kPixelUnit);
-      void* scratch = scratch_[std::size_t(thread)].data();
-      if (step.kernel) {
-        step.kernel(steps_[i], begin, end, scratch);
-      } else {
-        IntArgs args = int_steps_[i];
-        args.first_channel = int(cut(args.shape.out_c, column, p.columns, kChannelUnit));
-        args.last_channel = int(cut(args.shape.out_c, column + 1, p.columns, kChannelUnit));
-        step.int_kernel(args, begin, end, scratch);
-      }
+      KernelArgs args = args_[i];
+      args.first_channel = int(cut(s.out_c, column, p.columns, kChannelUnit));
+      args.last_channel = int(cut(s.out_c, column + 1, p.columns, kChannelUnit));
+      step.kernel->run(args, begin, end, scratch_[std::size_t(thread)].data());
     });
   }
 
@@ -108,16 +79,15 @@ class Engine::Context {
 
  private:
   template <typename T>
-  T* at(std::size_t offset) const {
-    return offset == Step::kNowhere ? nullptr : reinterpret_cast<T*>(arena_.data() + offset);
+  T* at(std::uint32_t value) const {
+    return reinterpret_cast<T*>(arena_.data() + plan_.place[value]);
   }
 
   const Plan& plan_;
   ThreadPool pool_;
   Buffer arena_;
   std::vector<Buffer> scratch_;
-  std::vector<KernelArgs> steps_;
-  std::vector<IntArgs> int_steps_;
+  std::vector<KernelArgs> args_;  // of each step
 };
 
 // Borrows a context from the engine for one call.
@@ -136,7 +106,10 @@ class Engine::Lease {
   }
   ~Lease() {
     std::lock_guard<std::mutex> lock(engine_.mutex_);
-    engine_.idle_.push_back(std::move(context_));
+    try {
+      engine_.idle_.push_back(std::move(context_));
+    } catch (const std::bad_alloc&) {  // then it is not kept for the next call
+    }
   }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
@@ -165,10 +138,14 @@ void Engine::abandon_forked() {
   idle_.erase(std::remove(idle_.begin(), idle_.end(), nullptr), idle_.end());
 }
 
-std::size_t Engine::outputs() const { return plan_->output.pixels() * std::size_t(plan_->output.c); }
+std::size_t Engine::outputs() const {
+  const Value& v = plan_->output_value();
+  return v.pixels() * std::size_t(v.c);
+}
 
 void Engine::read_values(const Image& image, float* in) const {
-  const std::size_t pixels = plan_->input.pixels(), channels = std::size_t(plan_->input.c);
+  const Value& v = plan_->input_value();
+  const std::size_t pixels = v.pixels(), channels = std::size_t(v.c);
   for (std::size_t p = 0; p < pixels; ++p) {
     for (std::size_t c = 0; c < channels; ++c) {
       in[p * channels + c] = image.pixels ? normalised_[c * 256 + image.pixels[p * channels + c]]  //
@@ -178,15 +155,16 @@ void Engine::read_values(const Image& image, float* in) const {
 }
 
 void Engine::read_pixels(const Image& image, std::uint8_t* in) const {
-  const std::size_t pixels = plan_->input.pixels(), channels = std::size_t(plan_->input.c);
+  const Value& v = plan_->input_value();
+  const std::size_t pixels = v.pixels(), channels = std::size_t(v.c);
   if (image.pixels) {
     std::memcpy(in, image.pixels, pixels * channels);
     return;
   }
   for (std::size_t p = 0; p < pixels; ++p) {
     for (std::size_t c = 0; c < channels; ++c) {
-      const double v = (double(image.values[c * pixels + p]) * plan_->std[c] + plan_->mean[c]) * 255.0;
-      in[p * channels + c] = std::uint8_t(std::nearbyint(std::clamp(v, 0.0, 255.0)));
+      const double x = (double(image.values[c * pixels + p]) * plan_->std[c] + plan_->mean[c]) * 255.0;
+      in[p * channels + c] = std::uint8_t(std::nearbyint(std::clamp(x, 0.0, 255.0)));
     }
   }
 }

@@ -21,10 +21,8 @@
 #include "kernels/arm_neon/assembly.h"
 #include "kernels/arm_neon/epilogue.h"
 
-namespace ovsw::OVSW_PORTABLE {
+namespace ovsw::OVSW_ISA::neon {
 namespace {
-
-using namespace neon;
 
 // 16-bit sums hold this many products.
 constexpr std::int64_t kMaxBits = 65535;
@@ -43,8 +41,8 @@ Layout layout(const Shape& s) {
   Layout l{};
   l.words = ceil_div(s.in_c, kWordBits);
   l.tap_bytes = std::size_t(ceil_div(s.in_c, 8));
-  l.row_bytes = l.tap_bytes * std::size_t(s.kernel_w);
-  l.bytes = l.row_bytes * std::size_t(s.kernel_h);
+  l.row_bytes = l.tap_bytes * std::size_t(s.window_w);
+  l.bytes = l.row_bytes * std::size_t(s.window_h);
   l.wide = std::int64_t(l.bytes) * 8 > kMaxBits;
   const int rest = int(l.bytes % kVector);
   l.vectors = int(l.bytes / kVector);
@@ -150,7 +148,7 @@ void gather_vectors(const Run& r) {
   const std::size_t step = r.step, row_bytes = r.l.row_bytes;
   const std::int64_t next = r.next;
   const int run = r.run;
-  for (int k = 0; k < r.s.kernel_h; ++k, to += std::int64_t(row_bytes / kVector) * next) {
+  for (int k = 0; k < r.s.window_h; ++k, to += std::int64_t(row_bytes / kVector) * next) {
     const std::uint8_t* from = r.rows[k] + r.at;
     for (int p = 0; p < run; ++p, from += step) {
       std::uint8_t* out = to + p * kVector;
@@ -195,7 +193,7 @@ void gather_any(const Run& r) {
   const Layout& l = r.l;
   for (int p = 0; p < r.run; ++p) {
     const std::size_t at = r.at + std::size_t(p) * r.step;
-    for (int k = 0; k < r.s.kernel_h; ++k) std::memcpy(r.joined + k * l.row_bytes, r.rows[k] + at, l.row_bytes);
+    for (int k = 0; k < r.s.window_h; ++k) std::memcpy(r.joined + k * l.row_bytes, r.rows[k] + at, l.row_bytes);
     std::uint8_t* out = r.to + p * kVector;
     if (l.tail) {
       repeat_tail(out, r.joined + std::size_t(l.vectors) * kVector, l.tail);
@@ -210,7 +208,7 @@ using GatherFn = void (*)(const Run&);
 GatherFn gather_fn(const Shape& s, const Layout& l) {
   if (l.row_bytes % (3 * kVector) == 0) return gather_vectors<3>;
   if (l.row_bytes % kVector == 0) return gather_vectors<1>;
-  if (s.kernel_h == 3 && s.kernel_w == 3) {
+  if (s.window_h == 3 && s.window_w == 3) {
     if (l.tap_bytes == 8) return gather_3x3<8>;
     if (l.tap_bytes == 4) return gather_3x3<4>;
     if (l.tap_bytes == 2) return gather_3x3<2>;
@@ -339,7 +337,9 @@ TileFn tile_fn(int pixels) {
 
 // More products than 16-bit sums hold: one pixel and channel after the other.
 void tile_wide(const Tile& t, int pixels) {
-  const IntArgs& a = *t.args;
+  const KernelArgs& a = *t.args;
+  const auto* scale = a.constant<std::int16_t>(kScale);
+  const auto* shift = a.constant<std::int32_t>(kShift);
   const int first = a.first_channel;
   for (int c0 = first; c0 < a.last_channel; c0 += kPanel) {
     const std::uint8_t* panel = t.weights + std::size_t(c0 - first) * t.steps * kVector;
@@ -352,7 +352,7 @@ void tile_wide(const Tile& t, int pixels) {
           count += vaddlvq_u8(vcntq_u8(veorq_u8(x, vld1q_u8(panel + (std::size_t(i) * kPanel + j) * kVector))));
         }
         const int c = c0 + j;
-        q[j] = std::int32_t(std::uint32_t(t.base[p][c - first]) - 2 * count * std::uint32_t(a.mult[c])) >> a.shift[c];
+        q[j] = std::int32_t(std::uint32_t(t.base[p][c - first]) - 2 * count * std::uint32_t(scale[c])) >> shift[c];
       }
       finish_partial(a, t.pixel + p, 1, c0, q);
     }
@@ -361,22 +361,22 @@ void tile_wide(const Tile& t, int pixels) {
 
 }  // namespace
 
-std::size_t int_bconv_packed_bytes(const Shape& s) {
+std::size_t Bconv::packed_bytes(const Shape& s) {
   const Layout l = layout(s);
   return l.panels * l.panel_bytes;
 }
 
-void int_bconv_pack(const Shape& s, const std::uint64_t* weights, void* packed) {
+void Bconv::pack(const Shape& s, const void* weights, void* packed) {
   const Layout l = layout(s);
   auto* out = static_cast<std::uint8_t*>(packed);
-  std::memset(out, 0, int_bconv_packed_bytes(s));
-  const auto* from = reinterpret_cast<const std::uint8_t*>(weights);
+  std::memset(out, 0, packed_bytes(s));
+  const auto* from = static_cast<const std::uint8_t*>(weights);
   const std::size_t whole = std::size_t(l.vectors) * kVector;
   for (int c = 0; c < s.out_c; ++c) {
     const std::size_t lane = std::size_t(c % kPanel);
     std::uint8_t* panel = out + std::size_t(c / kPanel) * l.panel_bytes;
     for (std::size_t i = 0; i < l.bytes; ++i) {
-      const std::size_t tap = std::size_t(c) * s.kernel_h * s.kernel_w + i / l.tap_bytes;
+      const std::size_t tap = std::size_t(c) * s.window_h * s.window_w + i / l.tap_bytes;
       const std::uint8_t byte = from[tap * l.words * sizeof(std::uint64_t) + i % l.tap_bytes];
       const std::size_t tails = std::size_t(l.tail) * kPanel;
       panel[i < whole ? tails + (i / kVector * kPanel + lane) * kVector + i % kVector : lane * l.tail + i - whole] =
@@ -385,9 +385,9 @@ void int_bconv_pack(const Shape& s, const std::uint64_t* weights, void* packed) 
   }
 }
 
-std::size_t int_bconv_scratch_bytes(const Shape& s) { return scratch_layout(s, layout(s)).bytes; }
+std::size_t Bconv::scratch_bytes(const Shape& s) { return scratch_layout(s, layout(s)).bytes; }
 
-void int_bconv(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+void Bconv::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   if (begin >= end) return;
   const Shape& s = args.shape;
   const Layout l = layout(s);
@@ -395,11 +395,13 @@ void int_bconv(const IntArgs& args, std::int64_t begin, std::int64_t end, void* 
   auto* memory = static_cast<std::uint8_t*>(scratch);
   std::uint8_t *patches = memory, *joined = memory + o.joined, *constants = memory + o.constants;
   std::memset(joined, 0, o.constants - o.joined);
+  const auto* scale = args.constant<std::int16_t>(kScale);
+  const auto* shift = args.constant<std::int32_t>(kShift);
   for (int c = args.first_channel; c < args.last_channel; c += kPanel) {
     std::uint8_t* to = constants + std::size_t(c / kPanel) * kConstants;
-    vst1q_u8(to, vreinterpretq_u8_s16(vshlq_n_s16(vld1q_s16(args.mult + c), 1)));
-    vst1q_u8(to + 16, vreinterpretq_u8_s32(vnegq_s32(vld1q_s32(args.shift + c))));
-    vst1q_u8(to + 32, vreinterpretq_u8_s32(vnegq_s32(vld1q_s32(args.shift + c + 4))));
+    vst1q_u8(to, vreinterpretq_u8_s16(vshlq_n_s16(vld1q_s16(scale + c), 1)));
+    vst1q_u8(to + 16, vreinterpretq_u8_s32(vnegq_s32(vld1q_s32(shift + c))));
+    vst1q_u8(to + 32, vreinterpretq_u8_s32(vnegq_s32(vld1q_s32(shift + c + 4))));
   }
 
   Walk<Compact> walk(args, rows_of(s, l), begin, memory + o.rows);
@@ -429,4 +431,4 @@ void int_bconv(const IntArgs& args, std::int64_t begin, std::int64_t end, void* 
   });
 }
 
-}  // namespace ovsw::OVSW_PORTABLE
+}  // namespace ovsw::OVSW_ISA::neon

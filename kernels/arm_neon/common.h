@@ -8,15 +8,13 @@
 
 #include <arm_neon.h>
 
-#include "kernels/portable/integer.h"
+#include "kernels/arm_neon/kernels.h"
 
-namespace ovsw::OVSW_PORTABLE::neon {
+namespace ovsw::OVSW_ISA::neon {
 
 constexpr int kTile = 8;
 constexpr int kPanel = 8;
 constexpr int kVector = 16;  // bytes
-
-static constexpr std::size_t round_up(std::size_t a, std::size_t b) { return (a + b - 1) / b * b; }
 
 // fn(0) to fn(N - 1), with constant arguments after inlining: arrays indexed by them live in registers.
 template <int N>
@@ -70,7 +68,7 @@ OVSW_INLINE void store_byte_step(std::uint8_t*& p, uint8x16_t v, std::int64_t by
 }
 
 // The rows of the input under one row of output pixels, with zeros on the left and right where the windows leave the
-// image, and zeros for rows outside. kernel_h rows are kept in a ring, so each row of the image is copied once.
+// image, and zeros for rows outside. window_h rows are kept in a ring, so each row of the image is copied once.
 // Convert::row(from, to, columns) copies columns, of from_bytes and to_bytes each; if it changes nothing and there is
 // no padding, rows are read where they are.
 struct RowShape {
@@ -80,13 +78,13 @@ struct RowShape {
 };
 
 static inline RowShape row_shape(const Shape& s, std::size_t from_bytes, std::size_t to_bytes, bool converts) {
-  const std::size_t columns = std::size_t(s.out_w - 1) * s.stride_w + s.kernel_w;
-  return {from_bytes, to_bytes, round_up(columns * to_bytes + 64, 64), !converts && s.pad_w == 0};
+  const std::size_t columns = std::size_t(s.out_w - 1) * s.stride_w + s.window_w;
+  return {from_bytes, to_bytes, std::size_t(round_up(columns * to_bytes + 64, 64)), !converts && s.pad_w == 0};
 }
 
 static inline std::size_t row_scratch_bytes(const Shape& s, const RowShape& r) {
-  const std::size_t rows = r.in_place ? 1 : std::size_t(s.kernel_h) + 1;
-  const std::size_t tables = std::size_t(s.kernel_h) * (sizeof(std::uint8_t*) + sizeof(int));
+  const std::size_t rows = r.in_place ? 1 : std::size_t(s.window_h) + 1;
+  const std::size_t tables = std::size_t(s.window_h) * (sizeof(std::uint8_t*) + sizeof(int));
   return rows * r.stride + round_up(tables, 64);
 }
 
@@ -97,17 +95,17 @@ class Rows {
     in_ = static_cast<const std::uint8_t*>(in);
     zero_ = scratch;
     ring_ = zero_ + r.stride;
-    const std::size_t rows = r.in_place ? 1 : std::size_t(s.kernel_h) + 1;
+    const std::size_t rows = r.in_place ? 1 : std::size_t(s.window_h) + 1;
     std::memset(scratch, 0, rows * r.stride);
     row_ = reinterpret_cast<const std::uint8_t**>(scratch + rows * r.stride);
-    held_ = reinterpret_cast<int*>(row_ + s.kernel_h);
-    for (int k = 0; k < s.kernel_h; ++k) held_[k] = -1;
-    const std::int64_t columns = std::int64_t(s.out_w - 1) * s.stride_w + s.kernel_w - s.pad_w;
+    held_ = reinterpret_cast<int*>(row_ + s.window_h);
+    for (int k = 0; k < s.window_h; ++k) held_[k] = -1;
+    const std::int64_t columns = std::int64_t(s.out_w - 1) * s.stride_w + s.window_w - s.pad_w;
     columns_ = columns > s.in_w ? s.in_w : columns < 0 ? 0 : int(columns);
   }
 
   void move_to(int oy) {
-    for (int k = 0; k < s_.kernel_h; ++k) {
+    for (int k = 0; k < s_.window_h; ++k) {
       const int y = oy * s_.stride_h - s_.pad_h + k;
       if (y < 0 || y >= s_.in_h) {
         row_[k] = zero_;
@@ -118,7 +116,7 @@ class Rows {
         row_[k] = from;
         continue;
       }
-      const int slot = y % s_.kernel_h;
+      const int slot = y % s_.window_h;
       std::uint8_t* to = ring_ + std::size_t(slot) * r_.stride;
       row_[k] = to;
       if (held_[slot] == y) continue;
@@ -145,8 +143,8 @@ class Rows {
 template <typename Convert>
 class Walk {
  public:
-  Walk(const IntArgs& a, const RowShape& r, std::int64_t begin, std::uint8_t* scratch)
-      : a_(a), rows_(a.shape, r, a.in, scratch), stride_(int_base_stride(a.shape.out_c)) {
+  Walk(const KernelArgs& a, const RowShape& r, std::int64_t begin, std::uint8_t* scratch)
+      : a_(a), rows_(a.shape, r, a.in.data, scratch), stride_(padded_channels(a.shape.out_c)) {
     y_ = int(begin / a.shape.out_w);
     x_ = int(begin % a.shape.out_w);
     move_to_row();
@@ -176,7 +174,7 @@ class Walk {
     base_ = a_.border.base + std::int64_t(a_.border.row_class[y_]) * stride_ + a_.first_channel;
   }
 
-  const IntArgs& a_;
+  const KernelArgs& a_;
   Rows<Convert> rows_;
   const std::int64_t stride_;
   int y_, x_;
@@ -196,4 +194,4 @@ OVSW_INLINE void for_tiles(std::int64_t begin, std::int64_t end, Fn fn) {
   }
 }
 
-}  // namespace ovsw::OVSW_PORTABLE::neon
+}  // namespace ovsw::OVSW_ISA::neon

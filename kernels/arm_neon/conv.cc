@@ -8,8 +8,8 @@
 // w + 32768 = 256 * h + l, so with n the sum of a patch's pixels
 //     sum of w * v = 256 * (sum of h * v - 128 * n) + sum of l * v
 // modulo 2^32; the first pass over the patch starts from -128 * n and the second from 256 times its result. 8-bit
-// weights are multiples of 256, all their l are 0: one pass is enough. Pixels are used as they are (kPixelCentre = 0),
-// zeros outside the image add nothing to either sum.
+// weights are multiples of 256, all their l are 0: one pass is enough. Zeros
+// outside the image add nothing to either sum.
 //     packed[panel][pass][4 bytes of the patch][channel][4 bytes], after a header with the number of passes
 //
 // A patch is gathered into one run of bytes and padded with values that meet zero weights.
@@ -17,10 +17,8 @@
 #include "kernels/arm_neon/assembly.h"
 #include "kernels/arm_neon/epilogue.h"
 
-namespace ovsw::OVSW_PORTABLE {
+namespace ovsw::OVSW_ISA::neon {
 namespace {
-
-using namespace neon;
 
 // Patches of values of `size` bytes.
 struct Layout {
@@ -33,8 +31,8 @@ struct Layout {
 
 Layout layout(const Shape& s, std::size_t size) {
   Layout l{};
-  l.row_bytes = std::size_t(s.kernel_w) * s.in_c * size;
-  l.bytes = l.row_bytes * s.kernel_h;
+  l.row_bytes = std::size_t(s.window_w) * s.in_c * size;
+  l.bytes = l.row_bytes * s.window_h;
   l.values = l.bytes / size;
   l.vectors = (l.bytes + kVector - 1) / kVector;
   l.joined = l.vectors * kVector + 2 * kVector;  // rows are copied in whole vectors
@@ -117,7 +115,7 @@ void gather_direct(const Run& r) {
   const std::int64_t step = r.step, next = r.next;
   const std::size_t row_bytes = r.l.row_bytes;
   const int run = r.run;
-  for (int k = 0; k < r.s.kernel_h; ++k, to += std::int64_t(row_bytes / kVector) * next) {
+  for (int k = 0; k < r.s.window_h; ++k, to += std::int64_t(row_bytes / kVector) * next) {
     const std::uint8_t* from = r.rows[k] + r.at;
     for (int p = 0; p < run; ++p, from += step) {
       std::uint8_t* out = to + p * kVector;
@@ -134,7 +132,7 @@ void gather_rows(const Run& r) {
   const std::size_t last = kVectors == 1 ? 0 : r.l.row_bytes - kVector;
   const std::int64_t step = r.step, next = std::int64_t(r.l.joined);
   std::uint8_t* to = r.to;
-  for (int k = 0; k < r.s.kernel_h; ++k, to += r.l.row_bytes) {
+  for (int k = 0; k < r.s.window_h; ++k, to += r.l.row_bytes) {
     const std::uint8_t* from = r.rows[k] + r.at;
     const std::uint8_t* f[kVectors];
     std::uint8_t* t[kVectors];
@@ -160,7 +158,7 @@ void gather_rows(const Run& r) {
 void gather_any(const Run& r) {
   for (int p = 0; p < r.run; ++p) {
     std::uint8_t* to = r.to + std::size_t(p) * r.l.joined;
-    for (int k = 0; k < r.s.kernel_h; ++k, to += r.l.row_bytes) {
+    for (int k = 0; k < r.s.window_h; ++k, to += r.l.row_bytes) {
       const std::uint8_t* from = r.rows[k] + r.at + p * r.step;
       for (std::size_t i = 0; i < r.l.row_bytes; i += kVector) copy16(to + i, from + i);
     }
@@ -205,7 +203,7 @@ void interleave(const Layout& l, const std::uint8_t* joined, std::uint8_t* patch
 
 // Calls run(pixels) for all tiles of [begin, end), t filled in and their patches gathered; kSums as above.
 template <typename Input, bool kSums, typename Run>
-OVSW_INLINE void conv(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch, Tile& t,
+OVSW_INLINE void conv(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch, Tile& t,
                       std::int32_t* start, Run run) {
   if (begin >= end) return;
   const Shape& s = args.shape;
@@ -249,7 +247,7 @@ OVSW_INLINE void tile(const Tile& t, Sums sums) {
   Finish<P, true> finish(t);
   const std::int32_t* base[P];
   Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA { base[p] = t.base[p]; });
-  const std::int32_t* shift = t.args->shift + t.args->first_channel;
+  const std::int32_t* shift = t.args->constant<std::int32_t>(kShift) + t.args->first_channel;
   bool more;
   do {
     int32x4_t a[kTile], b[kTile];
@@ -313,7 +311,7 @@ constexpr TileFn kTiles16[kTile] = OVSW_TILES(tile16);
 
 // A multiple of 4, and at least one whole vector.
 std::size_t padded_values(const Shape& s) {
-  const std::size_t values = round_up(std::size_t(s.kernel_h) * s.kernel_w * s.in_c, 4);
+  const std::size_t values = round_up(std::size_t(s.window_h) * s.window_w * s.in_c, 4);
   return values < kLanes ? kLanes : values;
 }
 
@@ -321,18 +319,19 @@ std::size_t packed16_bytes(const Shape& s) {
   return std::size_t(ceil_div(s.out_c, kPanel)) * padded_values(s) * kPanel * sizeof(std::int16_t);
 }
 
-void pack16(const Shape& s, const std::int16_t* weights, void* packed) {
+void pack16(const Shape& s, const void* weights, void* packed) {
   auto* out = static_cast<std::int16_t*>(packed);
+  const auto* from = static_cast<const std::int16_t*>(weights);
   std::memset(out, 0, packed16_bytes(s));
-  const std::size_t values = std::size_t(s.kernel_h) * s.kernel_w * s.in_c;
+  const std::size_t values = std::size_t(s.window_h) * s.window_w * s.in_c;
   for (int c = 0; c < s.out_c; ++c) {
     std::int16_t* panel = out + std::size_t(c / kPanel) * padded_values(s) * kPanel + c % kPanel;
-    for (std::size_t k = 0; k < values; ++k) panel[k * kPanel] = *weights++;
+    for (std::size_t k = 0; k < values; ++k) panel[k * kPanel] = *from++;
   }
 }
 
 template <typename Input>
-void conv16(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+void conv16(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const std::size_t values = padded_values(args.shape);
   Tile t{};
   const std::size_t first = std::size_t(args.first_channel) * values * sizeof(std::int16_t);
@@ -398,7 +397,7 @@ void tile_dot(const Tile& t) {
 constexpr TileFn kTilesDot[kTile] = OVSW_TILES(tile_dot);
 
 std::size_t groups_of(const Shape& s) {
-  return round_up(std::size_t(s.kernel_h) * s.kernel_w * s.in_c, kGroup) / kGroup;
+  return round_up(std::size_t(s.window_h) * s.window_w * s.in_c, kGroup) / kGroup;
 }
 
 // Twice as much as is used, if one pass is enough.
@@ -406,8 +405,9 @@ std::size_t packed_dot_bytes(const Shape& s) {
   return kHeader + 2 * std::size_t(ceil_div(s.out_c, kPanel)) * groups_of(s) * kGroup * kPanel;
 }
 
-void pack_dot(const Shape& s, const std::int16_t* weights, void* packed) {
-  const std::size_t values = std::size_t(s.kernel_h) * s.kernel_w * s.in_c, groups = groups_of(s);
+void pack_dot(const Shape& s, const void* from, void* packed) {
+  const auto* weights = static_cast<const std::int16_t*>(from);
+  const std::size_t values = std::size_t(s.window_h) * s.window_w * s.in_c, groups = groups_of(s);
   auto* out = static_cast<std::uint8_t*>(packed);
   std::memset(out, 0, packed_dot_bytes(s));
   std::size_t passes = 1;
@@ -427,7 +427,7 @@ void pack_dot(const Shape& s, const std::int16_t* weights, void* packed) {
   }
 }
 
-void conv_dot(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+void conv_dot(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const std::size_t groups = groups_of(args.shape);
   const auto* weights = static_cast<const std::uint8_t*>(args.weights);
   std::int32_t start[kTile];
@@ -445,29 +445,27 @@ void conv_dot(const IntArgs& args, std::int64_t begin, std::int64_t end, void* s
 
 }  // namespace
 
-const int kPixelCentre = 0;
-
-std::size_t int_conv_u8_scratch_bytes(const Shape& s) { return scratch_layout<Pixels>(s).bytes; }
+std::size_t ConvPixels::scratch_bytes(const Shape& s) { return scratch_layout<Pixels>(s).bytes; }
 
 #if defined(__ARM_FEATURE_DOTPROD)
-std::size_t int_conv_u8_packed_bytes(const Shape& s) { return packed_dot_bytes(s); }
-void int_conv_u8_pack(const Shape& s, const std::int16_t* weights, void* packed) { pack_dot(s, weights, packed); }
-void int_conv_u8(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+std::size_t ConvPixels::packed_bytes(const Shape& s) { return packed_dot_bytes(s); }
+void ConvPixels::pack(const Shape& s, const void* weights, void* packed) { pack_dot(s, weights, packed); }
+void ConvPixels::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   conv_dot(args, begin, end, scratch);
 }
 #else
-std::size_t int_conv_u8_packed_bytes(const Shape& s) { return packed16_bytes(s); }
-void int_conv_u8_pack(const Shape& s, const std::int16_t* weights, void* packed) { pack16(s, weights, packed); }
-void int_conv_u8(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+std::size_t ConvPixels::packed_bytes(const Shape& s) { return packed16_bytes(s); }
+void ConvPixels::pack(const Shape& s, const void* weights, void* packed) { pack16(s, weights, packed); }
+void ConvPixels::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   conv16<Pixels>(args, begin, end, scratch);
 }
 #endif
 
-std::size_t int_conv_i16_packed_bytes(const Shape& s) { return packed16_bytes(s); }
-void int_conv_i16_pack(const Shape& s, const std::int16_t* weights, void* packed) { pack16(s, weights, packed); }
-std::size_t int_conv_i16_scratch_bytes(const Shape& s) { return scratch_layout<Map>(s).bytes; }
-void int_conv_i16(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+std::size_t Conv::packed_bytes(const Shape& s) { return packed16_bytes(s); }
+void Conv::pack(const Shape& s, const void* weights, void* packed) { pack16(s, weights, packed); }
+std::size_t Conv::scratch_bytes(const Shape& s) { return scratch_layout<Map>(s).bytes; }
+void Conv::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   conv16<Map>(args, begin, end, scratch);
 }
 
-}  // namespace ovsw::OVSW_PORTABLE
+}  // namespace ovsw::OVSW_ISA::neon

@@ -1,18 +1,20 @@
-// The second half of every op for one tile: shift, residual, clamp, store, binarize.
+// The second half of every op for one tile, composed of parts: shift, residual, clamp, store, binarize. Kernels give it
+// their sums and know nothing of what becomes of them.
 //
 // q + residual is formed in 32 bits and only then saturated to 16: q alone may leave 16 bits where the sum does not. lo
 // and hi are 16-bit numbers, so saturating before the clamp loses nothing.
 #pragma once
 
 #include "kernels/arm_neon/common.h"
+#include "kernels/portable/epilogue.h"
 
-namespace ovsw::OVSW_PORTABLE::neon {
+namespace ovsw::OVSW_ISA::neon {
 
 // One tile on its way through the panels, and what all tiles of a call share.
 struct Tile {
   alignas(16) std::int16_t least[8], most[8];  // lo and hi
   alignas(16) std::uint8_t bit[16];            // of each channel of a panel, twice
-  const IntArgs* args;
+  const KernelArgs* args;
   std::int64_t channels, row_bytes, bit_bytes;  // of one pixel's output
   std::int64_t pixel;                           // the first
   const std::int16_t* residual;                 // of the first pixel, as are out and bits
@@ -32,7 +34,7 @@ struct Tile {
 
 using TileFn = void (*)(const Tile&);
 
-static __attribute__((unused)) void init_tile(Tile& t, const IntArgs& a) {
+static __attribute__((unused)) void init_tile(Tile& t, const KernelArgs& a) {
   t.args = &a;
   t.channels = a.shape.out_c;
   t.row_bytes = t.channels * std::int64_t(sizeof(std::int16_t));
@@ -44,39 +46,32 @@ static __attribute__((unused)) void init_tile(Tile& t, const IntArgs& a) {
   }
 }
 
+// p + at; null stays null.
+template <typename T>
+OVSW_INLINE T* moved(T* p, std::int64_t at) {
+  return p ? p + at : nullptr;
+}
+
 OVSW_INLINE void move_tile(Tile& t, std::int64_t pixel) {
-  const IntArgs& a = *t.args;
+  const KernelArgs& a = *t.args;
   const std::int64_t at = pixel * t.channels + a.first_channel;
   t.pixel = pixel;
-  t.residual = a.residual ? a.residual + at : nullptr;
-  t.residual32 = a.residual32 ? a.residual32 + at : nullptr;
-  t.out = a.out ? a.out + at : nullptr;
-  t.out32 = a.out32 ? a.out32 + at : nullptr;
+  t.residual = moved(a.residual.as<const std::int16_t>(Element::kI16), at);
+  t.residual32 = moved(a.residual.as<const std::int32_t>(Element::kI32), at);
+  t.out = moved(a.out.as<std::int16_t>(Element::kI16), at);
+  t.out32 = moved(a.out.as<std::int32_t>(Element::kI32), at);
   t.bits = a.bits ? reinterpret_cast<std::uint8_t*>(a.bits) + pixel * t.bit_bytes + a.first_channel / 8 : nullptr;
 }
 
 // q of channels [c, c + n) of some pixels, in rows of kPanel: the last panel, if it is not full. Not worth vectors.
-static __attribute__((noinline, unused)) void finish_partial(const IntArgs& a, std::int64_t pixel, int pixels, int c,
+static __attribute__((noinline, unused)) void finish_partial(const KernelArgs& a, std::int64_t pixel, int pixels, int c,
                                                              const std::int32_t* q) {
-  const int channels = a.shape.out_c;
-  const int n = channels - c < kPanel ? channels - c : kPanel;
+  const plain::Epilogue<Numerics::kInteger> epilogue(a);
+  const int channels = a.shape.out_c, n = channels - c < kPanel ? channels - c : kPanel;
   for (int p = 0; p < pixels; ++p, ++pixel, q += kPanel) {
-    const std::int64_t at = pixel * channels + c;
-    if (a.out32) {
-      for (int j = 0; j < n; ++j) a.out32[at + j] = q[j];
-      continue;
-    }
-    unsigned flags = 0;
-    for (int j = 0; j < n; ++j) {
-      std::int32_t v = q[j] + (a.residual ? a.residual[at + j] : a.residual32 ? a.residual32[at + j] : 0);
-      v = v < a.lo ? a.lo : v > a.hi ? a.hi : v;
-      if (a.out) a.out[at + j] = std::int16_t(v);
-      flags |= unsigned(v >= 0) << j;
-    }
-    if (a.bits) {
-      const std::int64_t words = (channels + kWordBits - 1) / kWordBits;
-      reinterpret_cast<std::uint8_t*>(a.bits + pixel * words)[c / 8] = std::uint8_t(flags);
-    }
+    const std::uint64_t signs = epilogue.block(q, pixel * channels + c, c, n);
+    std::uint64_t* bits = a.bits + pixel * ceil_div(channels, kWordBits);
+    if (a.bits) reinterpret_cast<std::uint8_t*>(bits)[c / 8] = std::uint8_t(signs);
   }
 }
 
@@ -204,4 +199,4 @@ struct Finish {
   int left;  // channels
 };
 
-}  // namespace ovsw::OVSW_PORTABLE::neon
+}  // namespace ovsw::OVSW_ISA::neon

@@ -7,7 +7,7 @@
 
 namespace ovsw::reference {
 
-// input [in_h][in_w][in_c] and weights [out_c][kernel_h][kernel_w][in_c] hold +1 or -1;
+// input [in_h][in_w][in_c] and weights [out_c][window_h][window_w][in_c] hold +1 or -1;
 // output [out_h][out_w][out_c] receives the dot over the taps that lie inside the image.
 void bconv(const Shape& s, const std::int8_t* input, const std::int8_t* weights, std::int32_t* output);
 

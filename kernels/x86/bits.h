@@ -4,9 +4,7 @@
 
 #include "kernels/x86/padding.h"
 
-namespace ovsw::OVSW_PORTABLE::x86 {
-
-static constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+namespace ovsw::OVSW_ISA::x86 {
 
 struct BitMap {
   std::int64_t file_bytes;                         // of a pixel or a tap outside: whole words
@@ -16,8 +14,8 @@ struct BitMap {
   explicit BitMap(const Shape& s)
       : file_bytes(ceil_div(s.in_c, 64) * 8),
         tap_bytes(ceil_div(s.in_c, 8)),
-        row_bytes(tap_bytes * s.kernel_w),
-        patch_bytes(row_bytes * s.kernel_h),
+        row_bytes(tap_bytes * s.window_w),
+        patch_bytes(row_bytes * s.window_h),
         pitch(tap_bytes * (s.in_w + 2 * s.pad_w)) {}
 };
 
@@ -49,8 +47,8 @@ static inline void pad_bits(const Shape& s, const BitMap& m, const void* in, std
 
 // fn(output channel, place in its patch, byte) for all weights of the file.
 template <typename Fn>
-OVSW_INLINE void for_weights(const Shape& s, const BitMap& m, const std::uint64_t* weights, Fn fn) {
-  const auto* tap = reinterpret_cast<const std::uint8_t*>(weights);
+OVSW_INLINE void for_weights(const Shape& s, const BitMap& m, const void* weights, Fn fn) {
+  const auto* tap = static_cast<const std::uint8_t*>(weights);
   for (int c = 0; c < s.out_c; ++c) {
     for (std::int64_t at = 0; at < m.patch_bytes; at += m.tap_bytes, tap += m.file_bytes) {
       for (std::int64_t i = 0; i < m.tap_bytes; ++i) fn(c, at + i, tap[i]);
@@ -76,4 +74,4 @@ class Carver {
   std::size_t bytes_ = 0;
 };
 
-}  // namespace ovsw::OVSW_PORTABLE::x86
+}  // namespace ovsw::OVSW_ISA::x86

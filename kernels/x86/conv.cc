@@ -1,25 +1,20 @@
 // The convolutions over pixels and over the 16-bit stream.
 //
 // Patches of 16-bit numbers, in pairs, times slabs of kSlab output channels; pairs.h has the weights' layout, pairs
-// over (kernel_h, kernel_w, in_c) as in the file, so that one VPMADDWD or VPDPWSSD does a pair for a register of
+// over (window_h, window_w, in_c) as in the file, so that one VPMADDWD or VPDPWSSD does a pair for a register of
 // channels. A patch is contiguous and its pairs run on from one kernel row to the next: 7x7x3 takes 74 pairs where
 // separate rows would take 77. Sums are exact in 32 bits; VPMADDWD's one overflow, 2^31, is right modulo 2^32.
 //
 // Register plan: kPixels x kTileVectors sums, kTileVectors of weights, one pair, and for AVX2 one product: 16 of 16
 // with AVX2, 29 of 32 with AVX-512.
 
-#include "kernels/portable/integer.h"
 #include "kernels/x86/epilogue.h"
+#include "kernels/x86/kernels.h"
 #include "kernels/x86/padding.h"
 #include "kernels/x86/pairs.h"
 
-namespace ovsw::OVSW_PORTABLE {
-
-const int kPixelCentre = 0;
-
+namespace ovsw::OVSW_ISA::x86 {
 namespace {
-
-using namespace x86;
 
 constexpr int kSlab = 16;                     // channels
 constexpr int kSlabVectors = kSlab / kLanes;  // registers of their sums
@@ -32,7 +27,7 @@ constexpr int kChunk = 2 * kLanes;           // 16-bit numbers of a register
 constexpr int kSlack = 2 * kChunk;           // elements that copying in vectors may touch past the end
 constexpr std::int64_t kStripMax = 1 << 20;  // bytes of patches beyond which a strip is only kPixels
 
-std::int64_t patch_size(const Shape& s) { return std::int64_t(s.kernel_h) * s.kernel_w * s.in_c; }
+std::int64_t patch_size(const Shape& s) { return std::int64_t(s.window_h) * s.window_w * s.in_c; }
 std::int64_t patch_pairs(const Shape& s) { return ceil_div(patch_size(s), 2); }
 std::int64_t pitch(const Shape& s) { return std::int64_t(s.in_w + 2 * s.pad_w) * s.in_c; }  // of the padded map
 int strip_pixels(const Shape& s) { return patch_size(s) * 2 * kStrip <= kStripMax ? kStrip : kPixels; }
@@ -40,7 +35,7 @@ int strip_pixels(const Shape& s) { return patch_size(s) * 2 * kStrip <= kStripMa
 // A 1x1 patch of the stream lies in the map as it is; its last pair may reach into what follows, with weight 0.
 template <typename In>
 bool in_place(const Shape& s) {
-  return sizeof(In) == sizeof(std::int16_t) && s.kernel_h == 1 && s.kernel_w == 1 && s.pad_h == 0 && s.pad_w == 0;
+  return sizeof(In) == sizeof(std::int16_t) && s.window_h == 1 && s.window_w == 1 && s.pad_h == 0 && s.pad_w == 0;
 }
 
 // The input rows under output pixels [begin, end) in 16 bits.
@@ -58,9 +53,9 @@ void pad_values(const Shape& s, const void* in, std::int64_t begin, std::int64_t
 // A patch from the padded map, whose rows lie `step` apart. Chunks: vectors to a kernel row, 0 if more than two.
 template <int Chunks>
 OVSW_INLINE void gather(const Shape& s, const std::int16_t* from, std::int64_t step, std::int16_t* to) {
-  const std::int64_t row = std::int64_t(s.kernel_w) * s.in_c;
+  const std::int64_t row = std::int64_t(s.window_w) * s.in_c;
   const std::int64_t copied = Chunks ? Chunks * kChunk : row;
-  for (int ky = 0; ky < s.kernel_h; ++ky, from += step, to += row) {
+  for (int ky = 0; ky < s.window_h; ++ky, from += step, to += row) {
     for (std::int64_t i = 0; i < copied; i += kChunk) store(to + i, load(from + i));
   }
 }
@@ -101,14 +96,15 @@ OVSW_INLINE void dot_slabs(const std::int16_t* const* patches, const std::int16_
   dot<P, Slabs * kSlabVectors>(patches, panel, pairs, to);
 }
 
-template <typename In, Add A>
-void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+template <typename In, typename E>
+void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const Shape& s = args.shape;
   const auto* weights = static_cast<const std::int16_t*>(args.weights);
   const std::int64_t pairs = patch_pairs(s), step = pitch(s);
   const int strip = strip_pixels(s), row0 = int(begin / s.out_w);
   const Target t = make_target(args);
-  const int base_stride = int_base_stride(s.out_c);
+  const auto* shift = args.constant<std::int32_t>(kShift);
+  const int base_stride = padded_channels(s.out_c);
   const int first_slab = args.first_channel / kSlab, last_slab = int(ceil_div(args.last_channel, kSlab));
   auto* const room = static_cast<std::int16_t*>(scratch);
   auto* const map = room + strip * 2 * pairs + kSlack;
@@ -117,11 +113,11 @@ void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratc
   const std::int16_t* start = map;
   const std::int64_t down = s.stride_h * step, right = std::int64_t(s.stride_w) * s.in_c;
   if (whole) {
-    start = static_cast<const std::int16_t*>(args.in) + row0 * down;
+    start = static_cast<const std::int16_t*>(args.in.data) + row0 * down;
   } else {
-    pad_values<In>(s, args.in, begin, end, map);
+    pad_values<In>(s, args.in.data, begin, end, map);
   }
-  const std::int64_t row = std::int64_t(s.kernel_w) * s.in_c;
+  const std::int64_t row = std::int64_t(s.window_w) * s.in_c;
   int oy = row0, ox = int(begin % s.out_w);
   for (std::int64_t first = begin; first < end; first += strip) {
     const int pixels = end - first < strip ? int(end - first) : strip;
@@ -157,42 +153,34 @@ void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratc
         } else {
           for (int i = 0; i < n; ++i) dot_slabs<1>(patches + p + i, panel, pairs, slabs, sums + kTileVectors * i);
         }
-        finish_sums<A>(t, args.shift, base + p, first + p, n, slab * kSlab, slabs, sums, kTileVectors);
+        finish_sums<E>(t, shift, base + p, first + p, n, slab * kSlab, slabs, sums, kTileVectors);
       }
     }
   }
 }
 
-template <typename In>
-void conv(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
-  if (begin >= end) return;
-  with_add(args, [&](auto add) { run<In, add.kValue>(args, begin, end, scratch); });
-}
+}  // namespace
 
-std::size_t packed_bytes(const Shape& s) { return packed_pairs_bytes(s.out_c, patch_size(s), kSlab); }
-void pack(const Shape& s, const std::int16_t* weights, void* packed) {
+std::size_t Conv::packed_bytes(const Shape& s) { return packed_pairs_bytes(s.out_c, patch_size(s), kSlab); }
+
+void Conv::pack(const Shape& s, const void* weights, void* packed) {
   pack_pairs(weights, s.out_c, patch_size(s), kSlab, packed);
 }
 
-std::size_t scratch_bytes(const Shape& s) {
+std::size_t Conv::scratch_bytes(const Shape& s) {
   const std::int64_t map = pitch(s) * (s.in_h + 2 * s.pad_h) + kSlack;
   return std::size_t(strip_pixels(s) * 2 * patch_pairs(s) + kSlack + map) * sizeof(std::int16_t);
 }
 
-}  // namespace
-
-std::size_t int_conv_u8_packed_bytes(const Shape& s) { return packed_bytes(s); }
-void int_conv_u8_pack(const Shape& s, const std::int16_t* weights, void* packed) { pack(s, weights, packed); }
-std::size_t int_conv_u8_scratch_bytes(const Shape& s) { return scratch_bytes(s); }
-void int_conv_u8(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
-  conv<std::uint8_t>(args, begin, end, scratch);
+void Conv::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+  if (begin >= end) return;
+  with_parts(args, [&](auto parts) {
+    if (args.in.kind == Element::kU8) {
+      x86::run<std::uint8_t, decltype(parts)>(args, begin, end, scratch);
+    } else {
+      x86::run<std::int16_t, decltype(parts)>(args, begin, end, scratch);
+    }
+  });
 }
 
-std::size_t int_conv_i16_packed_bytes(const Shape& s) { return packed_bytes(s); }
-void int_conv_i16_pack(const Shape& s, const std::int16_t* weights, void* packed) { pack(s, weights, packed); }
-std::size_t int_conv_i16_scratch_bytes(const Shape& s) { return scratch_bytes(s); }
-void int_conv_i16(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
-  conv<std::int16_t>(args, begin, end, scratch);
-}
-
-}  // namespace ovsw::OVSW_PORTABLE
+}  // namespace ovsw::OVSW_ISA::x86

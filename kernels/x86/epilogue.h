@@ -1,4 +1,5 @@
-// The second half of an op (shift, residual, clamp, store, binarize) for a few channels of one output pixel.
+// The second half of an op for a few channels of one output pixel, composed of parts: shift, residual, clamp, store,
+// binarize. Which ones is decided once per call; kernels hand the choice on as the type E and know nothing of it.
 //
 // q + residual is formed in 32 bits: q alone may leave 16 bits where the sum does not, as with a stream that is clamped
 // to all of 16 bits, so saturating q before the sum would be wrong. Saturating after it loses nothing, as lo and hi are
@@ -10,23 +11,23 @@
 
 #include "kernels/x86/vector.h"
 
-namespace ovsw::OVSW_PORTABLE::x86 {
+namespace ovsw::OVSW_ISA::x86 {
 
 // What is added to q; kSum means that q itself, in 32 bits, is all that is wanted.
 enum class Add { kSum, kNothing, kInt16, kInt32 };
 
 template <Add A>
-struct AddConstant {
-  static constexpr Add kValue = A;
+struct Parts {
+  static constexpr Add kAdd = A;
 };
 
-// fn(AddConstant of these arguments)
+// fn(the Parts that these arguments ask for)
 template <typename Fn>
-OVSW_INLINE void with_add(const IntArgs& a, Fn fn) {
-  if (a.out32) return fn(AddConstant<Add::kSum>());
-  if (a.residual) return fn(AddConstant<Add::kInt16>());
-  if (a.residual32) return fn(AddConstant<Add::kInt32>());
-  fn(AddConstant<Add::kNothing>());
+OVSW_INLINE void with_parts(const KernelArgs& a, Fn fn) {
+  if (a.out.data && a.out.kind == Element::kI32) return fn(Parts<Add::kSum>());
+  if (!a.residual.data) return fn(Parts<Add::kNothing>());
+  if (a.residual.kind == Element::kI32) return fn(Parts<Add::kInt32>());
+  fn(Parts<Add::kInt16>());
 }
 
 // Where channels go. A copy of the arguments, as every vector store might change those for all the compiler knows.
@@ -41,46 +42,50 @@ struct Target {
   Vec lo, hi;
 };
 
-OVSW_INLINE Target make_target(const IntArgs& a) {
-  return {a.residual,
-          a.residual32,
-          a.out,
-          a.out32,
-          a.out32 ? nullptr : reinterpret_cast<unsigned char*>(a.bits),
+OVSW_INLINE Target make_target(const KernelArgs& a) {
+  return {a.residual.as<const std::int16_t>(Element::kI16),
+          a.residual.as<const std::int32_t>(Element::kI32),
+          a.out.as<std::int16_t>(Element::kI16),
+          a.out.as<std::int32_t>(Element::kI32),
+          reinterpret_cast<unsigned char*>(a.bits),
           a.shape.out_c,
           ceil_div(a.shape.out_c, 64) * 8,
-          all16(a.lo),
-          all16(a.hi)};
+          all16(std::int32_t(a.lo)),
+          all16(std::int32_t(a.hi))};
 }
 
 // kLanes channels, of which `some` exist, at element `at` of the maps: q + residual from sums (base included). For
 // kSum, q is written here.
-template <Add A>
+template <typename E>
 OVSW_INLINE Vec shift_add(const Target& t, std::int64_t at, Some some, const std::int32_t* shift, Vec sum) {
   const Vec q = OVSW_MM(srav_epi32)(sum, load(shift));
-  if constexpr (A == Add::kSum) {
+  if constexpr (E::kAdd == Add::kSum) {
     store32(t.out32 + at, some, q);
     return q;
-  } else if constexpr (A == Add::kInt16) {
+  } else if constexpr (E::kAdd == Add::kInt16) {
     return add32(q, widen32(t.residual + at, some));
-  } else if constexpr (A == Add::kInt32) {
+  } else if constexpr (E::kAdd == Add::kInt32) {
     return add32(q, load32(t.residual32 + at, some));
   } else {
     return q;
   }
 }
 
-// The values of 2 * kLanes channels from q + residual of the halves.
-OVSW_INLINE Vec values(const Target& t, Vec q0, Vec q1) { return clamp16(pack16(q0, q1), t.lo, t.hi); }
+// The values of 2 * kLanes channels, from channel c on, from q + residual of the halves.
+template <typename E>
+OVSW_INLINE Vec values(const Target& t, int, Vec q0, Vec q1) {
+  return clamp16(pack16(q0, q1), t.lo, t.hi);
+}
 
 #if defined(__AVX512F__)
 
-// 32 channels, of which those in `mask` exist, from q + residual of the halves: clamped and stored, as numbers at
-// element `at` and as signs at `bits`, 4 bytes or, with zeros, a whole word. One slab is stored by 32 bytes: the masked
-// half of a longer store would still hold up the load of the next pixel's residual.
-OVSW_INLINE void put32(const Target& t, std::int64_t at, __mmask32 mask, unsigned char* bits, bool word, int slabs,
-                       Vec q0, Vec q1) {
-  const Vec v = values(t, q0, q1);
+// 32 channels from c on, of which those in `mask` exist, from q + residual of the halves: clamped and stored, as
+// numbers at element `at` and as signs at `bits`, 4 bytes or, with zeros, a whole word. One slab is stored by 32 bytes:
+// the masked half of a longer store would still hold up the load of the next pixel's residual.
+template <typename E>
+OVSW_INLINE void put32(const Target& t, std::int64_t at, int c, __mmask32 mask, unsigned char* bits, bool word,
+                       int slabs, Vec q0, Vec q1) {
+  const Vec v = values<E>(t, c, q0, q1);
   if (t.out) {
     if (slabs > 1) {
       _mm512_mask_storeu_epi16(t.out + at, mask, v);
@@ -96,7 +101,7 @@ OVSW_INLINE void put32(const Target& t, std::int64_t at, __mmask32 mask, unsigne
 
 // The sums, base not included, of `pixels` pixels x `slabs` (1 or 2 of 16 channels) from channel c, a multiple of 32;
 // they lie `step` registers per pixel apart. `scale` changes a sum before its base is added.
-template <Add A, typename Scale>
+template <typename E, typename Scale>
 OVSW_INLINE void finish(const Target& target, const std::int32_t* shift, const std::int32_t* const* base,
                         std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums, int step, Scale scale) {
   const Target t = target;
@@ -108,35 +113,36 @@ OVSW_INLINE void finish(const Target& target, const std::int32_t* shift, const s
   unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step + c / 8 : nullptr;
   for (int i = 0; i < pixels; ++i, at += t.channels, sums += step) {
     const std::int32_t* b = base[i] + c;
-    const Vec q0 = shift_add<A>(t, at, mask0, shift + c, add32(scale(sums[0], 0), load(b)));
+    const Vec q0 = shift_add<E>(t, at, mask0, shift + c, add32(scale(sums[0], 0), load(b)));
     Vec q1 = q0;
-    if (slabs > 1) q1 = shift_add<A>(t, at + 16, mask1, shift + c + 16, add32(scale(sums[1], 1), load(b + 16)));
-    if constexpr (A != Add::kSum) {
-      put32(t, at, mask, bits, word, slabs, q0, q1);
+    if (slabs > 1) q1 = shift_add<E>(t, at + 16, mask1, shift + c + 16, add32(scale(sums[1], 1), load(b + 16)));
+    if constexpr (E::kAdd != Add::kSum) {
+      put32<E>(t, at, c, mask, bits, word, slabs, q0, q1);
       if (bits) bits += t.bits_step;
     }
   }
 }
 
 // The same for any number of slabs, and sums that are right as they are.
-template <Add A>
+template <typename E>
 OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const std::int32_t* const* base,
                              std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums, int step) {
   for (int v = 0; v < slabs; v += 2) {
-    finish<A>(t, shift, base, pixel, pixels, c + 16 * v, slabs - v, sums + v, step, [](Vec sum, int) { return sum; });
+    finish<E>(t, shift, base, pixel, pixels, c + 16 * v, slabs - v, sums + v, step, [](Vec sum, int) { return sum; });
   }
 }
 
 #else
 
-// 16 channels, of which n > 0 exist, at element `at` of the maps, from sums (base included) of channels 0-7 and 8-15.
-// Writes and returns the clamped values.
-template <Add A>
-OVSW_INLINE Vec finish16(const Target& t, std::int64_t at, int n, const std::int32_t* shift, Vec sum0, Vec sum1) {
-  const Vec q0 = shift_add<A>(t, at, n, shift, sum0);
-  const Vec q1 = shift_add<A>(t, at + 8, n - 8, shift + 8, sum1);
-  if constexpr (A == Add::kSum) return q0;
-  const Vec v = values(t, q0, q1);
+// 16 channels from c on, of which n > 0 exist, at element `at` of the maps, from sums (base included) of the halves.
+// Writes and returns the values.
+template <typename E>
+OVSW_INLINE Vec finish16(const Target& t, std::int64_t at, int c, int n, const std::int32_t* shift, Vec sum0,
+                         Vec sum1) {
+  const Vec q0 = shift_add<E>(t, at, n, shift, sum0);
+  const Vec q1 = shift_add<E>(t, at + 8, n - 8, shift + 8, sum1);
+  if constexpr (E::kAdd == Add::kSum) return q0;
+  const Vec v = values<E>(t, c, q0, q1);
   if (t.out) {
     if (n >= 16) {
       store(t.out + at, v);
@@ -174,7 +180,7 @@ OVSW_INLINE void put_bits16(unsigned char* to, int c, int n, Vec v) {
 
 // The sums, base not included, of `pixels` pixels x `slabs` of 16 channels from channel c; they lie `step` registers
 // per pixel apart.
-template <Add A>
+template <typename E>
 OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const std::int32_t* const* base,
                              std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums, int step) {
   for (const int last = c + 16 * slabs; c < last; c += 16, sums += 2) {
@@ -182,7 +188,7 @@ OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const s
     for (int i = 0; i < pixels; ++i) {
       const Vec* sum = sums + i * step;
       const std::int32_t* b = base[i] + c;
-      const Vec v = finish16<A>(t, (pixel + i) * t.channels + c, n, shift + c, add32(sum[0], load(b)),
+      const Vec v = finish16<E>(t, (pixel + i) * t.channels + c, c, n, shift + c, add32(sum[0], load(b)),
                                 add32(sum[1], load(b + 8)));
       if (t.bits) put_bits16(t.bits + (pixel + i) * t.bits_step, c, n, v);
     }
@@ -191,4 +197,4 @@ OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const s
 
 #endif
 
-}  // namespace ovsw::OVSW_PORTABLE::x86
+}  // namespace ovsw::OVSW_ISA::x86

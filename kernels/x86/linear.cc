@@ -5,14 +5,12 @@
 // VPMADDWD adds two products to 32 bits; their sum lies in -2^31 + 2^16 .. 2^31, the top only for four times -32768.
 // Adding 2^31 - 1 makes that 0 .. 2^32 - 1, whose halves are summed as two 32-bit numbers, at most kRun at a time.
 
-#include "kernels/portable/integer.h"
+#include "kernels/x86/kernels.h"
 #include "kernels/x86/pairs.h"
 #include "kernels/x86/vector.h"
 
-namespace ovsw::OVSW_PORTABLE {
+namespace ovsw::OVSW_ISA::x86 {
 namespace {
-
-using namespace x86;
 
 constexpr int kVectors = 4;
 constexpr int kPanel = kVectors * kLanes;
@@ -23,17 +21,19 @@ std::int64_t features(const Shape& s) { return std::int64_t(s.in_h) * s.in_w * s
 
 }  // namespace
 
-std::size_t int_linear_packed_bytes(const Shape& s) { return packed_pairs_bytes(s.out_c, features(s), kPanel); }
+std::size_t Linear::packed_bytes(const Shape& s) { return packed_pairs_bytes(s.out_c, features(s), kPanel); }
 
-void int_linear_pack(const Shape& s, const std::int16_t* weights, void* packed) {
+void Linear::pack(const Shape& s, const void* weights, void* packed) {
   pack_pairs(weights, s.out_c, features(s), kPanel, packed);
 }
 
-void int_linear(const IntArgs& args, std::int64_t begin, std::int64_t end, void*) {
+std::size_t Linear::scratch_bytes(const Shape&) { return 0; }
+
+void Linear::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void*) {
   if (begin >= end) return;
   const Shape& s = args.shape;
   const std::int64_t pairs = ceil_div(features(s), 2);
-  const auto* in = static_cast<const std::int16_t*>(args.in);  // an odd last element's partner has weight 0
+  const auto* in = static_cast<const std::int16_t*>(args.in.data);  // an odd last element's partner has weight 0
   const auto* weights = static_cast<const std::int16_t*>(args.weights);
   const Vec bias = all32(std::int32_t(kBias)), low = all32(0xffff);
   for (int c0 = args.first_channel; c0 < args.last_channel; c0 += kPanel) {
@@ -62,12 +62,12 @@ void int_linear(const IntArgs& args, std::int64_t begin, std::int64_t end, void*
     }
     const int n = s.out_c - c0 < kPanel ? s.out_c - c0 : kPanel;
     for (int j = 0; j < n; ++j) {
-      const int shift = args.shift[c0 + j];
+      const int shift = args.constant<std::int32_t>(kShift)[c0 + j];
       const std::int64_t rounding = shift ? std::int64_t(1) << (shift - 1) : 0;
       const auto q = std::int32_t(((sum[j] + rounding) >> shift) + args.border.base[c0 + j]);
-      args.logits[c0 + j] = float(q) * args.logit_scale;
+      static_cast<float*>(args.out.data)[c0 + j] = float(q) * *args.constant<float>(kScale);
     }
   }
 }
 
-}  // namespace ovsw::OVSW_PORTABLE
+}  // namespace ovsw::OVSW_ISA::x86

@@ -3,7 +3,7 @@
 
 #include "kernels/portable/config.h"
 
-namespace ovsw::OVSW_PORTABLE::x86 {
+namespace ovsw::OVSW_ISA::x86 {
 
 // The input rows under output pixels [begin, end), of row_bytes each, to rows with pixel_bytes per pixel.
 // copy(from, to) does the pixels of one row; what it writes after them is made zero or overwritten.
@@ -11,7 +11,7 @@ template <typename Copy>
 OVSW_INLINE void pad_map(const Shape& s, const void* in, std::int64_t row_bytes, std::int64_t begin, std::int64_t end,
                          std::int64_t pixel_bytes, void* padded, Copy copy) {
   const int y0 = int(begin / s.out_w) * s.stride_h - s.pad_h;
-  const int y1 = int((end - 1) / s.out_w) * s.stride_h - s.pad_h + s.kernel_h;
+  const int y1 = int((end - 1) / s.out_w) * s.stride_h - s.pad_h + s.window_h;
   const std::int64_t side = s.pad_w * pixel_bytes, pitch = (s.in_w + 2 * s.pad_w) * pixel_bytes;
   auto* to = static_cast<std::uint8_t*>(padded);
   for (int y = y0; y < y1; ++y, to += pitch) {
@@ -25,4 +25,4 @@ OVSW_INLINE void pad_map(const Shape& s, const void* in, std::int64_t row_bytes,
   }
 }
 
-}  // namespace ovsw::OVSW_PORTABLE::x86
+}  // namespace ovsw::OVSW_ISA::x86

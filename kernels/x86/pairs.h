@@ -4,19 +4,20 @@
 
 #include "kernels/portable/config.h"
 
-namespace ovsw::OVSW_PORTABLE::x86 {
+namespace ovsw::OVSW_ISA::x86 {
 
 static inline std::size_t packed_pairs_bytes(int outputs, std::int64_t inputs, int panel) {
   return std::size_t(ceil_div(outputs, panel) * ceil_div(inputs, 2)) * panel * 2 * sizeof(std::int16_t);
 }
 
-static inline void pack_pairs(const std::int16_t* weights, int outputs, std::int64_t inputs, int panel, void* packed) {
+static inline void pack_pairs(const void* weights, int outputs, std::int64_t inputs, int panel, void* packed) {
   const std::int64_t pairs = ceil_div(inputs, 2);
+  const auto* from = static_cast<const std::int16_t*>(weights);
   std::memset(packed, 0, packed_pairs_bytes(outputs, inputs, panel));
   for (int c = 0; c < outputs; ++c) {
     std::int16_t* to = static_cast<std::int16_t*>(packed) + (c / panel * pairs * panel + c % panel) * 2;
-    for (std::int64_t k = 0; k < inputs; ++k) to[k / 2 * panel * 2 + k % 2] = *weights++;
+    for (std::int64_t k = 0; k < inputs; ++k) to[k / 2 * panel * 2 + k % 2] = *from++;
   }
 }
 
-}  // namespace ovsw::OVSW_PORTABLE::x86
+}  // namespace ovsw::OVSW_ISA::x86

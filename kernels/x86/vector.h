@@ -23,7 +23,7 @@
 #define OVSW_SI(name) _mm256_##name##_si256
 #endif
 
-namespace ovsw::OVSW_PORTABLE::x86 {
+namespace ovsw::OVSW_ISA::x86 {
 
 #if defined(__AVX512F__)
 using Vec = __m512i;
@@ -135,4 +135,4 @@ struct List<T, 0> {
   OVSW_INLINE void each_with(const List<U, 0>&, Fn) {}
 };
 
-}  // namespace ovsw::OVSW_PORTABLE::x86
+}  // namespace ovsw::OVSW_ISA::x86

@@ -19,9 +19,9 @@
 // Up to 16 output channels take half a register: there the 128-bit lanes hold different pixel pairs.
 // Patches of more than kWide bits would not fit the 16-bit sums; they take a plain popcount.
 
-#include "kernels/portable/integer.h"
 #include "kernels/x86/bits.h"
 #include "kernels/x86/epilogue.h"
+#include "kernels/x86_avx2/kernels.h"
 
 namespace ovsw::x86_avx2 {
 namespace {
@@ -67,7 +67,7 @@ struct Layout : BitMap {
     slabs = int(ceil_div(s.out_c, lanes));
     const std::int64_t pairs = kStripBytes / (stride * 2);
     strip = int(pairs < kBatch ? kBatch : pairs > kMaxPairs ? kMaxPairs : pairs);
-    wide = std::int64_t(s.kernel_h) * s.kernel_w * s.in_c > kWide;
+    wide = std::int64_t(s.window_h) * s.window_w * s.in_c > kWide;
   }
 };
 
@@ -145,7 +145,7 @@ OVSW_INLINE void expand(const Shape& s, const Layout& l, const std::uint8_t* a, 
                         std::uint16_t* to) {
   const std::int64_t row = RowBytes ? RowBytes : l.row_bytes;
   std::uint16_t* row_to = to;
-  for (int ky = 0; ky < s.kernel_h; ++ky, a += l.pitch, b += l.pitch, row_to += 2 * row) {
+  for (int ky = 0; ky < s.window_h; ++ky, a += l.pitch, b += l.pitch, row_to += 2 * row) {
     std::int64_t i = 0;
     for (; i + 8 < row; i += 16) expand16(a + i, b + i, row_to + 2 * i);
     if (i < row) expand8(a + i, b + i, row_to + 2 * i);
@@ -155,12 +155,12 @@ OVSW_INLINE void expand(const Shape& s, const Layout& l, const std::uint8_t* a, 
 
 // Offsets and bases of a strip. Past the end pixels repeat the last one.
 template <bool Quad, int RowBytes>
-OVSW_INLINE void prepare(const IntArgs& args, const Layout& l, const Scratch& w, std::int64_t begin, std::int64_t first,
-                         std::int64_t last) {
+OVSW_INLINE void prepare(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_t begin,
+                         std::int64_t first, std::int64_t last) {
   constexpr int kStep = Quad ? 4 : 2;
   const Shape& s = args.shape;
   const std::int64_t down = s.stride_h * l.pitch, right = s.stride_w * l.tap_bytes;
-  const std::int64_t stride = int_base_stride(s.out_c);
+  const std::int64_t stride = padded_channels(s.out_c);
   int y = int(first / s.out_w), x = int(first % s.out_w);
   const std::uint8_t* row = w.map + (y - begin / s.out_w) * down;
   const std::uint8_t** at = w.at;
@@ -185,7 +185,7 @@ OVSW_INLINE void prepare(const IntArgs& args, const Layout& l, const Scratch& w,
 }
 
 template <bool Quad>
-void prepare(const IntArgs& args, const Layout& l, const Scratch& w, std::int64_t begin, std::int64_t first,
+void prepare(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_t begin, std::int64_t first,
              std::int64_t last) {
   switch (l.row_bytes) {  // 3x3 over 16, 32 and 64 channels: so little work that the loop matters
     case 6:
@@ -280,17 +280,17 @@ __attribute__((noinline)) void lookup(const std::uint16_t* offsets, std::int64_t
 }
 
 // 16 channels of one pixel from their popcounts.
-template <Add A>
-OVSW_INLINE Vec finish_counts(const Target& t, std::int64_t at, int n, const Constants& k, const std::int32_t* base,
-                              Vec count) {
+template <typename E>
+OVSW_INLINE Vec finish_counts(const Target& t, std::int64_t at, int c, int n, const Constants& k,
+                              const std::int32_t* base, Vec count) {
   // (count, count) times (-mult, -mult)
   const Vec p0 = _mm256_madd_epi16(_mm256_unpacklo_epi16(count, count), load(k.mult));
   const Vec p1 = _mm256_madd_epi16(_mm256_unpackhi_epi16(count, count), load(k.mult + 8));
-  return finish16<A>(t, at, n, k.shift, add32(p0, load(base)), add32(p1, load(base + 8)));
+  return finish16<E>(t, at, c, n, k.shift, add32(p0, load(base)), add32(p1, load(base + 8)));
 }
 
 // `pixels` pixels x `slabs` slabs from channel c on; sums [pair][slab][4].
-template <Add A>
+template <typename E>
 __attribute__((noinline)) void finish_pairs(const Target& target, const Constants* constants,
                                             const std::int32_t* const* base, std::int64_t pixel, int pixels, int c,
                                             int slabs, const Vec* sums) {
@@ -305,8 +305,9 @@ __attribute__((noinline)) void finish_pairs(const Target& target, const Constant
       const int n = t.channels - c - v * kSlab;
       const Vec odd = sum[1];
       const Vec even = _mm256_sub_epi16(sum[0], _mm256_slli_epi16(odd, 8));
-      const Vec v0 = finish_counts<A>(t, at + v * kSlab, n, k[0], b, even);
-      const Vec v1 = n > 16 ? finish_counts<A>(t, at + v * kSlab + 16, n - 16, k[1], b + 16, odd) : v0;
+      const Vec v0 = finish_counts<E>(t, at + v * kSlab, c + v * kSlab, n, k[0], b, even);
+      const Vec v1 =
+          n > 16 ? finish_counts<E>(t, at + v * kSlab + 16, c + v * kSlab + 16, n - 16, k[1], b + 16, odd) : v0;
       if (bits) put_bits32(bits, c + v * kSlab, n, v0, v1);
     }
     if (bits) bits += t.bits_step;
@@ -314,7 +315,7 @@ __attribute__((noinline)) void finish_pairs(const Target& target, const Constant
 }
 
 // `pixels` pixels x 16 channels; sums [quad][4].
-template <Add A>
+template <typename E>
 __attribute__((noinline)) void finish_quads(const Target& target, const Constants* constants,
                                             const std::int32_t* const* base, std::int64_t pixel, int pixels,
                                             const Vec* sums) {
@@ -332,7 +333,7 @@ __attribute__((noinline)) void finish_quads(const Target& target, const Constant
     }
     for (int i = 0; i < 4; ++i, at += n) {
       if (first + i == pixels) return;
-      const Vec v = finish_counts<A>(t, at, n, *constants, base[i], count[i]);
+      const Vec v = finish_counts<E>(t, at, 0, n, *constants, base[i], count[i]);
       if (bits) {
         put_bits16(bits, 0, n, v);
         bits += t.bits_step;
@@ -342,8 +343,8 @@ __attribute__((noinline)) void finish_quads(const Target& target, const Constant
 }
 
 // All pixels of a strip for the V slabs from `slab` on.
-template <int V, bool Quad, Add A>
-void panel(const IntArgs& args, const Layout& l, const Scratch& w, int slab, std::int64_t begin, std::int64_t end,
+template <int V, bool Quad, typename E>
+void panel(const KernelArgs& args, const Layout& l, const Scratch& w, int slab, std::int64_t begin, std::int64_t end,
            bool unpacked) {
   constexpr int kWidth = Quad ? 16 : kSlab, kStep = Quad ? 4 : 2;
   const Target t = make_target(args);
@@ -372,9 +373,9 @@ void panel(const IntArgs& args, const Layout& l, const Scratch& w, int slab, std
       if (last) {
         const Vec* done = sums - ceil_div(pixels, kStep) * 4 * V;
         if constexpr (Quad) {
-          finish_quads<A>(t, w.constants, base, pixel, pixels, done);
+          finish_quads<E>(t, w.constants, base, pixel, pixels, done);
         } else {
-          finish_pairs<A>(t, w.constants, base, pixel, pixels, slab * kSlab, V, done);
+          finish_pairs<E>(t, w.constants, base, pixel, pixels, slab * kSlab, V, done);
         }
       }
       if (l.groups <= kBlock) sums = w.sums;  // nothing to keep
@@ -383,21 +384,23 @@ void panel(const IntArgs& args, const Layout& l, const Scratch& w, int slab, std
 }
 
 // Patches too long for 16-bit sums; weights as patches, one after another.
-template <Add A>
-void wide(const IntArgs& args, const Layout& l, const Scratch& w, std::int64_t begin, std::int64_t end) {
+template <typename E>
+void wide(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_t begin, std::int64_t end) {
   const Shape& s = args.shape;
   const Target t = make_target(args);
+  const auto* scale = args.constant<std::int16_t>(kScale);
+  const auto* shift = args.constant<std::int32_t>(kShift);
   const std::int64_t words = ceil_div(l.patch_bytes, 8);
   const auto* weights = static_cast<const std::uint64_t*>(args.weights);
   std::memset(w.patch + (words - 1) * 8, 0, 8);
   for (std::int64_t pixel = begin; pixel < end; ++pixel) {
     const std::int64_t y = pixel / s.out_w, x = pixel % s.out_w;
     const std::uint8_t* at = w.map + (y - begin / s.out_w) * s.stride_h * l.pitch + x * s.stride_w * l.tap_bytes;
-    for (int ky = 0; ky < s.kernel_h; ++ky) {
+    for (int ky = 0; ky < s.window_h; ++ky) {
       std::memcpy(w.patch + ky * l.row_bytes, at + ky * l.pitch, std::size_t(l.row_bytes));
     }
     const std::int32_t* base =
-        args.border.base + std::int64_t(args.border.row_class[y] + args.border.col_class[x]) * int_base_stride(s.out_c);
+        args.border.base + std::int64_t(args.border.row_class[y] + args.border.col_class[x]) * padded_channels(s.out_c);
     for (int c0 = args.first_channel; c0 < args.last_channel; c0 += 16) {
       alignas(32) std::int32_t sum[16] = {};
       for (int c = c0; c < c0 + 16 && c < s.out_c; ++c) {
@@ -408,48 +411,50 @@ void wide(const IntArgs& args, const Layout& l, const Scratch& w, std::int64_t b
           count += std::uint32_t(__builtin_popcountll(word ^ weights[c * words + k]));
         }
         // Unsigned: base may have wrapped around, the sum has not.
-        sum[c - c0] = std::int32_t(std::uint32_t(base[c]) - 2 * count * std::uint32_t(args.mult[c]));
+        sum[c - c0] = std::int32_t(std::uint32_t(base[c]) - 2 * count * std::uint32_t(scale[c]));
       }
       const int n = s.out_c - c0;
-      const Vec v = finish16<A>(t, pixel * s.out_c + c0, n, args.shift + c0, load(sum), load(sum + 8));
+      const Vec v = finish16<E>(t, pixel * s.out_c + c0, c0, n, shift + c0, load(sum), load(sum + 8));
       if (t.bits) put_bits16(t.bits + pixel * t.bits_step, c0, n, v);
     }
   }
 }
 
 // A strip after prepare(), panel by panel.
-template <Add A>
-void strip(const IntArgs& args, const Layout& l, const Scratch& w, std::int64_t begin, std::int64_t end,
+template <typename E>
+void strip(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_t begin, std::int64_t end,
            bool unpacked) {
-  if (l.lanes == 16) return panel<1, true, A>(args, l, w, 0, begin, end, unpacked);
+  if (l.lanes == 16) return panel<1, true, E>(args, l, w, 0, begin, end, unpacked);
   const int last = int(ceil_div(args.last_channel, kSlab));
   for (int slab = args.first_channel / kSlab; slab < last; slab += kMaxSlabs) {
     switch (last - slab) {
       case 1:
-        panel<1, false, A>(args, l, w, slab, begin, end, unpacked);
+        panel<1, false, E>(args, l, w, slab, begin, end, unpacked);
         break;
       case 2:
-        panel<2, false, A>(args, l, w, slab, begin, end, unpacked);
+        panel<2, false, E>(args, l, w, slab, begin, end, unpacked);
         break;
       case 3:
-        panel<3, false, A>(args, l, w, slab, begin, end, unpacked);
+        panel<3, false, E>(args, l, w, slab, begin, end, unpacked);
         break;
       default:
-        panel<4, false, A>(args, l, w, slab, begin, end, unpacked);
+        panel<4, false, E>(args, l, w, slab, begin, end, unpacked);
     }
   }
 }
 
-template <Add A>
-void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+template <typename E>
+void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const Shape& s = args.shape;
   const Layout l(s);
   const Scratch w = carve(s, l, scratch);
-  pad_bits(s, l, args.in, begin, end, w.map);
-  if (l.wide) return wide<A>(args, l, w, begin, end);
+  pad_bits(s, l, args.in.data, begin, end, w.map);
+  if (l.wide) return wide<E>(args, l, w, begin, end);
+  const auto* scale = args.constant<std::int16_t>(kScale);
+  const auto* shift = args.constant<std::int32_t>(kShift);
   for (int c = args.first_channel; c < args.last_channel; ++c) {
-    w.constants[c / 16].mult[c % 16] = std::int32_t(std::uint32_t(std::uint16_t(-args.mult[c])) * 0x10001u);
-    w.constants[c / 16].shift[c % 16] = args.shift[c];
+    w.constants[c / 16].mult[c % 16] = std::int32_t(std::uint32_t(std::uint16_t(-scale[c])) * 0x10001u);
+    w.constants[c / 16].shift[c % 16] = shift[c];
   }
   const bool quads = l.lanes == 16, one_panel = args.last_channel - args.first_channel <= kMaxSlabs * kSlab;
   const std::int64_t pixels = std::int64_t(l.strip) * (quads ? 4 : 2);
@@ -460,22 +465,22 @@ void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratc
     } else {
       prepare<false>(args, l, w, begin, first, last);
     }
-    strip<A>(args, l, w, first, last, first > begin && one_panel && l.groups <= kBlock);
+    strip<E>(args, l, w, first, last, first > begin && one_panel && l.groups <= kBlock);
   }
 }
 
 }  // namespace
 
-std::size_t int_bconv_packed_bytes(const Shape& s) {
+std::size_t Bconv::packed_bytes(const Shape& s) {
   const Layout l(s);
   if (l.wide) return std::size_t(s.out_c) * std::size_t(round_up(l.patch_bytes, 8));
   return std::size_t(l.slabs) * std::size_t(l.slots / 2 * l.lanes);
 }
 
-void int_bconv_pack(const Shape& s, const std::uint64_t* weights, void* packed) {
+void Bconv::pack(const Shape& s, const void* weights, void* packed) {
   const Layout l(s);
   auto* out = static_cast<std::uint8_t*>(packed);
-  std::memset(out, 0, int_bconv_packed_bytes(s));
+  std::memset(out, 0, packed_bytes(s));
   int byte_of_channel[kSlab];
   for (int byte = 0; byte < l.lanes; ++byte) byte_of_channel[channel_of_byte(byte, l.lanes)] = byte;
   for_weights(s, l, weights, [&](int c, std::int64_t at, std::uint8_t byte) {
@@ -487,11 +492,11 @@ void int_bconv_pack(const Shape& s, const std::uint64_t* weights, void* packed) 
   });
 }
 
-std::size_t int_bconv_scratch_bytes(const Shape& s) { return carve(s, Layout(s), nullptr).bytes; }
+std::size_t Bconv::scratch_bytes(const Shape& s) { return carve(s, Layout(s), nullptr).bytes; }
 
-void int_bconv(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+void Bconv::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   if (begin >= end) return;
-  with_add(args, [&](auto add) { run<add.kValue>(args, begin, end, scratch); });
+  with_parts(args, [&](auto parts) { x86_avx2::run<decltype(parts)>(args, begin, end, scratch); });
 }
 
 }  // namespace ovsw::x86_avx2

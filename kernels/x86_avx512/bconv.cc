@@ -13,9 +13,9 @@
 //     packed[slab of 16 channels][triple][3][16]
 // Register plan for 4 pixels x 2 slabs: 16 sums, 6 of weights, 3 to compute in; for 8 x 1 16 + 3 + 3.
 
-#include "kernels/portable/integer.h"
 #include "kernels/x86/bits.h"
 #include "kernels/x86/epilogue.h"
+#include "kernels/x86_avx512/kernels.h"
 
 namespace ovsw::x86_avx512 {
 namespace {
@@ -69,8 +69,8 @@ struct Parts {
 };
 
 Parts parts(const Shape& s, const Layout& l) {
-  Parts p{s.kernel_h != 3 && s.kernel_h != 1, 4 * l.triples, l.pitch, {l.row_bytes, l.row_bytes, l.row_bytes}};
-  if (s.kernel_h == 3) return p;
+  Parts p{s.window_h != 3 && s.window_h != 1, 4 * l.triples, l.pitch, {l.row_bytes, l.row_bytes, l.row_bytes}};
+  if (s.window_h == 3) return p;
   p.step = p.third;
   for (int i = 0; i < 3; ++i) {
     const std::int64_t left = l.patch_bytes - i * p.third;
@@ -92,7 +92,7 @@ OVSW_INLINE void gather64(const std::uint8_t* from, std::int64_t step, __mmask64
 void gather_long(const Shape& s, const Layout& l, const Parts& p, const std::uint8_t* from, std::uint8_t* to) {
   if (p.copied) {
     std::uint8_t* at = to;
-    for (int ky = 0; ky < s.kernel_h; ++ky, from += l.pitch, at += l.row_bytes) {
+    for (int ky = 0; ky < s.window_h; ++ky, from += l.pitch, at += l.row_bytes) {
       for (std::int64_t i = 0; i < l.row_bytes; i += 64) {
         const auto mask = __mmask64(low_bits(l.row_bytes - i));
         _mm512_mask_storeu_epi8(at + i, mask, _mm512_maskz_loadu_epi8(mask, from + i));
@@ -107,11 +107,11 @@ void gather_long(const Shape& s, const Layout& l, const Parts& p, const std::uin
 }
 
 // Patches and bases of a strip; (y, x) is its first output pixel and then the one after its last.
-void prepare(const IntArgs& args, const Layout& l, const Scratch& w, int row0, int pixels, int* y, int* x) {
+void prepare(const KernelArgs& args, const Layout& l, const Scratch& w, int row0, int pixels, int* y, int* x) {
   const Shape& s = args.shape;
   const Parts p = parts(s, l);
   const std::int64_t down = s.stride_h * l.pitch, right = s.stride_w * l.tap_bytes;
-  const std::int64_t base_stride = int_base_stride(s.out_c);
+  const std::int64_t base_stride = padded_channels(s.out_c);
   const auto mask1 = __mmask64(low_bits(p.size[0])), mask2 = __mmask64(low_bits(p.size[1]));
   const auto mask3 = __mmask64(low_bits(p.size[2])), mask = __mmask64(low_bits(p.third));
   const bool one = !p.copied && p.third <= 64;
@@ -170,18 +170,18 @@ __attribute__((noinline)) void count(const std::uint8_t* patches, std::int64_t s
   });
 }
 
-template <int V, Add A>
+template <int V, typename E>
 __attribute__((noinline)) void finish_counts(const Target& t, const std::int32_t* mult, const std::int32_t* shift,
                                              const std::int32_t* const* base, std::int64_t pixel, int pixels, int c,
                                              const Vec* counts) {
   const std::int32_t* m = mult + c;
-  finish<A>(t, shift, base, pixel, pixels, c, V, counts, 2,
+  finish<E>(t, shift, base, pixel, pixels, c, V, counts, 2,
             [m](Vec count, int slab) OVSW_INLINE_LAMBDA { return _mm512_mullo_epi32(count, load(m + slab * kSlab)); });
 }
 
 // Slabs `slab` to slab + V - 1 of a strip.
-template <int V, Add A>
-void panel(const IntArgs& args, const Layout& l, const Scratch& w, int slab, std::int64_t begin, std::int64_t end) {
+template <int V, typename E>
+void panel(const KernelArgs& args, const Layout& l, const Scratch& w, int slab, std::int64_t begin, std::int64_t end) {
   constexpr int kPixels = tile_pixels(V);
   const Target t = make_target(args);
   const auto* weights = static_cast<const std::uint8_t*>(args.weights) + slab * l.triples * 192;
@@ -194,17 +194,18 @@ void panel(const IntArgs& args, const Layout& l, const Scratch& w, int slab, std
       count<kPixels, V>(patches + i * l.stride, l.stride, weights, l.triples, counts + 2 * i);
     }
     for (; i < batch; ++i) count<1, V>(patches + i * l.stride, l.stride, weights, l.triples, counts + 2 * i);
-    finish_counts<V, A>(t, w.mult, args.shift, w.base + (first - begin), first, batch, slab * kSlab, counts);
+    finish_counts<V, E>(t, w.mult, args.constant<std::int32_t>(kShift), w.base + (first - begin), first, batch,
+                        slab * kSlab, counts);
   }
 }
 
-template <Add A>
-void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+template <typename E>
+void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const Shape& s = args.shape;
   const Layout l(s);
   const Scratch w = carve(s, l, scratch);
-  pad_bits(s, l, args.in, begin, end, w.map);
-  for (int c = args.first_channel; c < args.last_channel; ++c) w.mult[c] = -2 * args.mult[c];
+  pad_bits(s, l, args.in.data, begin, end, w.map);
+  for (int c = args.first_channel; c < args.last_channel; ++c) w.mult[c] = -2 * args.constant<std::int16_t>(kScale)[c];
   const int first_slab = args.first_channel / kSlab, last_slab = int(ceil_div(args.last_channel, kSlab));
   const int row0 = int(begin / s.out_w);
   int y = row0, x = int(begin % s.out_w);
@@ -213,9 +214,9 @@ void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratc
     prepare(args, l, w, row0, int(last - first), &y, &x);
     for (int slab = first_slab; slab < last_slab; slab += 2) {
       if (last_slab - slab >= 2) {
-        panel<2, A>(args, l, w, slab, first, last);
+        panel<2, E>(args, l, w, slab, first, last);
       } else {
-        panel<1, A>(args, l, w, slab, first, last);
+        panel<1, E>(args, l, w, slab, first, last);
       }
     }
   }
@@ -223,16 +224,16 @@ void run(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratc
 
 }  // namespace
 
-std::size_t int_bconv_packed_bytes(const Shape& s) {
+std::size_t Bconv::packed_bytes(const Shape& s) {
   const Layout l(s);
   return std::size_t(l.slabs) * std::size_t(l.triples) * 192;
 }
 
-void int_bconv_pack(const Shape& s, const std::uint64_t* weights, void* packed) {
+void Bconv::pack(const Shape& s, const void* weights, void* packed) {
   const Layout l(s);
   auto* out = static_cast<std::uint8_t*>(packed);
-  std::memset(out, 0, int_bconv_packed_bytes(s));
-  const std::int64_t size = s.kernel_h == 3 ? l.row_bytes : 4 * l.triples;
+  std::memset(out, 0, packed_bytes(s));
+  const std::int64_t size = s.window_h == 3 ? l.row_bytes : 4 * l.triples;
   for_weights(s, l, weights, [&](int c, std::int64_t at, std::uint8_t byte) {
     const std::int64_t part = at / size, i = at % size;
     std::uint8_t* to = out + (c / kSlab * l.triples + i / 4) * 192 + c % kSlab * 4 + i % 4;
@@ -241,11 +242,11 @@ void int_bconv_pack(const Shape& s, const std::uint64_t* weights, void* packed) 
   });
 }
 
-std::size_t int_bconv_scratch_bytes(const Shape& s) { return carve(s, Layout(s), nullptr).bytes; }
+std::size_t Bconv::scratch_bytes(const Shape& s) { return carve(s, Layout(s), nullptr).bytes; }
 
-void int_bconv(const IntArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+void Bconv::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   if (begin >= end) return;
-  with_add(args, [&](auto add) { run<add.kValue>(args, begin, end, scratch); });
+  with_parts(args, [&](auto parts) { x86_avx512::run<decltype(parts)>(args, begin, end, scratch); });
 }
 
 }  // namespace ovsw::x86_avx512

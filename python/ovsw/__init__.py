@@ -8,7 +8,7 @@ Importing `ovsw` needs numpy and Pillow only; `ovsw.nn` and `ovsw.export` need t
 """
 
 from ovsw._version import __version__
-from ovsw.engine import Engine, Profile, ProfileRow
+from ovsw.engine import Engine, Profile, ProfileRow, Step
 from ovsw.format import FormatError
 
-__all__ = ["Engine", "FormatError", "Profile", "ProfileRow", "__version__"]
+__all__ = ["Engine", "FormatError", "Profile", "ProfileRow", "Step", "__version__"]

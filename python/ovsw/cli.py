@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import sys
 from collections.abc import Callable
-from typing import Protocol
+from typing import Optional
 
 from ovsw._version import __version__
 
-
-class Main(Protocol):
-    """A command's main function; None means the process's own arguments."""
-
-    def __call__(self, argv: list[str] | None = None) -> int: ...
+Main = Callable[[Optional["list[str]"]], int]  # None means the arguments of the process
 
 
-def command(name: str) -> Callable[[Main], Main]:
-    """Wraps a main function: bad input ends in `name: error: ...` on stderr and exit code 2, never in a traceback."""
+def command(
+    prog: str, description: str, options: Callable[[argparse.ArgumentParser], None], epilog: str | None = None
+) -> Callable[[Callable[[argparse.Namespace], int]], Main]:
+    """Makes a main function of one that takes the arguments as parsed; `options` declares them.
 
-    def wrap(main: Main) -> Main:
-        @functools.wraps(main)
-        def run(argv: list[str] | None = None) -> int:
+    Bad input ends in `name: error: ...` on stderr and exit code 2, never in a traceback.
+    """
+
+    def wrap(body: Callable[[argparse.Namespace], int]) -> Main:
+        def main(argv: list[str] | None = None) -> int:
+            parser = argparse.ArgumentParser(prog=prog, description=description, epilog=epilog)
+            options(parser)
+            parser.add_argument("--version", action="version", version=f"ovsw {__version__}")
             try:
-                return main(argv)
+                return body(parser.parse_args(argv))
             except BrokenPipeError:  # the reader, such as `head`, has seen enough
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return 0
             except KeyboardInterrupt:
                 return 130
             except (ValueError, OSError, RuntimeError) as e:
-                print(f"{name}: error: {message(e)}", file=sys.stderr)
+                print(f"{prog.removeprefix('python -m ')}: error: {message(e)}", file=sys.stderr)
                 return 2
 
-        return run
+        return main
 
     return wrap
 
@@ -45,7 +47,3 @@ def message(e: Exception) -> str:
     if isinstance(e, OSError) and e.filename is not None and e.strerror:
         return f"{e.filename}: {e.strerror}"
     return str(e) or type(e).__name__
-
-
-def add_version(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--version", action="version", version=f"ovsw {__version__}")

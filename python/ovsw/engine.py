@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +13,9 @@ import numpy as np
 from PIL import Image
 
 from ovsw import _core
-from ovsw import format as bnn
 from ovsw.image import ImageSource, load_pixels
-from ovsw.labels import resolve_labels
-from ovsw.summary import table
+from ovsw.networks import InputSpec
+from ovsw.text import dims, table
 
 ModelSource = Union[str, "os.PathLike[str]", bytes]
 ImageLike = Union[ImageSource, np.ndarray, Sequence[Any]]
@@ -30,7 +30,8 @@ class Engine:
         isa: the kernel table to use, by name; default is the environment variable OVSW_ISA, or else the best one that
             this CPU supports.
 
-    An Engine may be used from several Python threads at once; the GIL is released while it computes.
+    `metadata` is what the file says of itself, `input` what the network takes, how images are prepared for it, and its
+    class names. An Engine may be used from several Python threads at once; the GIL is released while it computes.
     """
 
     def __init__(self, model: ModelSource, threads: int = 1, isa: str | None = None) -> None:
@@ -41,11 +42,11 @@ class Engine:
         wanted = os.environ.get("OVSW_ISA", "") if isa is None else isa
         try:
             self._core = _core.Engine(data, threads, wanted)
-            self.metadata: dict[str, Any] = bnn.from_bytes(data).metadata
         except ValueError as e:
             raise ValueError(f"{name}: {e}") from None
-        self._preprocess = self._checked_preprocess(name)
-        self._labels = self._checked_labels(name)
+        core = self._core
+        self.metadata: dict[str, Any] = json.loads(core.metadata)
+        self.input = InputSpec(*core.input_shape, tuple(core.mean), tuple(core.std), core.resize, tuple(core.labels))
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -63,7 +64,7 @@ class Engine:
     @property
     def labels(self) -> list[str]:
         """The class names; empty if the file has none."""
-        return list(self._labels)
+        return list(self.input.labels)
 
     @property
     def num_classes(self) -> int:
@@ -82,6 +83,18 @@ class Engine:
     @property
     def threads(self) -> int:
         return self._core.threads
+
+    @property
+    def steps(self) -> list[Step]:
+        """What a run does, in this order: it takes the image over, then computes op by op."""
+        first = Step("input", "input", self.input_shape, self.input_shape, (1, 1), 0.0)
+        ops = self._core.steps()
+        return [first, *(Step(s["name"], s["op"], s["input"], s["output"], s["window"], s["macs"]) for s in ops)]
+
+    @property
+    def memory(self) -> Memory:
+        """What it holds beside the file."""
+        return Memory(self._core.arena_bytes, self._core.weight_bytes)
 
     def run(self, image: ImageLike) -> np.ndarray:
         """The logits: float32 (classes,) of one image, (n, classes) of a batch.
@@ -106,30 +119,36 @@ class Engine:
         """Where the time goes: one row per step, medians over `repeat` runs."""
         if repeat < 1:
             raise ValueError(f"repeat is {repeat}, expected at least 1")
-        batch, _ = self._batch(image)
-        seconds = np.asarray(self._core.time_steps(batch[:1], repeat + 1))[1:]  # the first one warms up
+        seconds = self.time_steps(image, repeat + 1)[1:]  # the first one warms up
         medians = np.median(seconds, axis=0)
-        steps: list[dict[str, Any]] = [
-            {"name": "input", "op": "input", "input": self.input_shape, "output": self.input_shape, "macs": 0.0},
-            *self._core.steps(),
-        ]
-        rows = [
-            ProfileRow(s["name"], s["op"], s["input"], s["output"], self.isa, float(t) * 1e3, s["macs"])
-            for s, t in zip(steps, medians)
-        ]
+        rows = [ProfileRow(**vars(s), isa=self.isa, ms=float(t) * 1e3) for s, t in zip(self.steps, medians)]
         return Profile(rows, float(np.median(seconds.sum(axis=1))) * 1e3, self.threads)
 
+    def batch(self, image: ImageLike) -> np.ndarray:
+        """What `run` makes of its argument: one array, uint8 (n, h, w, c) or float32 (n, c, h, w)."""
+        return self._batch(image)[0]
+
+    def time_steps(self, image: ImageLike, repeat: int = 1) -> np.ndarray:
+        """Seconds of each of the `steps` in each of `repeat` runs on one image."""
+        return np.asarray(self._core.time_steps(self.batch(image)[:1], repeat))
+
+    def run_marked(self, image: ImageLike, mark: int) -> None:
+        """Runs on one image of pixels for counters of instructions: the C function `void mark()` at this address is
+        called before the first and after each of the `steps`.
+        """
+        self._core.run_marked(self.batch(image)[:1], mark)
+
     def __repr__(self) -> str:
-        c, h, w = self.input_shape
-        arch = self.metadata.get("arch", "model")
-        return f"<Engine {arch} {c}x{h}x{w} -> {self.num_classes}, isa={self.isa}, threads={self.threads}>"
+        about = f"{self.metadata.get('arch', 'model')} {dims(self.input_shape)} -> {self.num_classes}"
+        return f"<Engine {about}, isa={self.isa}, threads={self.threads}>"
 
     def _top(self, logits: np.ndarray, k: int) -> list[tuple[str, float]]:
         wide = logits.astype(np.float64)
         exp = np.exp(wide - wide.max())
         probabilities = exp / exp.sum()
         order = np.argsort(-wide, kind="stable")[:k]
-        return [(self._labels[i] if self._labels else f"class {i}", float(probabilities[i])) for i in order]
+        labels = self.input.labels
+        return [(labels[i] if labels else f"class {i}", float(probabilities[i])) for i in order]
 
     def _batch(self, image: ImageLike) -> tuple[np.ndarray, bool]:
         """A contiguous uint8 (n, h, w, c) or float32 (n, c, h, w) array, and whether it was one image."""
@@ -143,8 +162,8 @@ class Engine:
                 raise ValueError("a batch cannot mix float32 arrays with other images")
             return np.concatenate([part for part, _ in parts]), False
         if isinstance(image, (str, os.PathLike, Image.Image)):
-            resize, crop = self._preprocess
-            return load_pixels(image, self.input_shape[0], resize, crop)[None], True
+            spec = self.input
+            return load_pixels(image, spec.channels, spec.resize, (spec.height, spec.width))[None], True
         if not hasattr(image, "__array__"):
             raise ValueError(f"cannot take a {type(image).__name__} as an image")
         return self._array(np.asarray(image))
@@ -166,32 +185,33 @@ class Engine:
             raise ValueError(f"the image has {int((~np.isfinite(array)).sum())} values that are NaN or infinite")
         return np.ascontiguousarray(array.reshape(-1, *expected)), array.ndim == 3
 
-    def _checked_labels(self, name: str) -> list[str]:
-        try:
-            return resolve_labels(self.metadata.get("labels", []), self.num_classes)
-        except ValueError as e:
-            raise ValueError(f"{name}: {e}") from None
 
-    def _checked_preprocess(self, name: str) -> tuple[int, tuple[int, int]]:
-        _, h, w = self.input_shape
-        preprocess = self.metadata.get("preprocess", {})
-        resize = preprocess.get("resize", max(h, w)) if isinstance(preprocess, dict) else None
-        if not isinstance(resize, int) or not max(h, w) <= resize <= 1 << 16:
-            raise ValueError(f"{name}: metadata field preprocess.resize must be a number not smaller than the input")
-        return resize, (h, w)
-
-
-@dataclass
-class ProfileRow:
-    """One step: its op, shapes (channels, height, width), kernel table, median time and multiply-adds."""
+@dataclass(frozen=True)
+class Step:
+    """One step of a run: its op, shapes (channels, height, width), window (height, width) and multiply-adds."""
 
     name: str
     op: str
     input: tuple[int, int, int]
     output: tuple[int, int, int]
-    kernel: str
-    ms: float
+    window: tuple[int, int]
     macs: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """In bytes: feature maps of one run, and weights as the kernels want them."""
+
+    maps: int
+    weights: int
+
+
+@dataclass(frozen=True)
+class ProfileRow(Step):
+    """One step with its instruction set and its median time."""
+
+    isa: str
+    ms: float
 
     @property
     def gmacs(self) -> float:
@@ -209,19 +229,11 @@ class Profile:
 
     def __str__(self) -> str:
         rows = [
-            (
-                row.name,
-                row.op,
-                "x".join(map(str, row.input)),
-                "x".join(map(str, row.output)),
-                row.kernel,
-                f"{row.ms:.3f}",
-                f"{100 * row.ms / self.total_ms:.1f}",
-                f"{row.gmacs:.1f}" if row.macs else "-",
-            )
+            (row.name, row.op, dims(row.input), dims(row.output), row.isa, f"{row.ms:.3f}")
+            + (f"{100 * row.ms / self.total_ms:.1f}", f"{row.gmacs:.1f}" if row.macs else "-")
             for row in self.rows
         ]
-        head = ("step", "op", "input", "output", "kernel", "ms", "%", "GMAC/s")
+        head = ("step", "op", "input", "output", "isa", "ms", "%", "GMAC/s")
         return f"{table(head, rows, right=(5, 6, 7))}\n{self.total_ms:.3f} ms in all, {self.threads} thread(s)"
 
 

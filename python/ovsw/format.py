@@ -8,11 +8,13 @@ their shapes fit is checked by the C++ side when a model is loaded to run.
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 import tempfile
 import zlib
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
 
@@ -35,16 +37,8 @@ MAX_NAME = 255
 MAX_DIM = 1 << 20
 
 NUMERICS = {"float": 0, "integer": 1}
-VALUE_KINDS = {"map": 0, "bits": 1, "i16": 2, "i32": 3, "u8": 4}
-OP_KINDS = {
-    "bconv": 1,
-    "conv": 2,
-    "linear": 3,
-    "maxpool": 4,
-    "avgpool": 5,
-    "channel_pad": 6,
-    "eltwise": 7,
-}
+VALUE_KINDS = {"f32": 0, "bits": 1, "i16": 2, "i32": 3, "u8": 4}
+OP_KINDS = {"bconv": 1, "conv": 2, "linear": 3, "maxpool": 4, "avgpool": 5, "channel_pad": 6, "eltwise": 7}
 ACTIVATIONS = {"none": 0, "clamp": 1, "prelu": 2}
 DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "f32": (0, np.dtype("<f4")),
@@ -108,7 +102,7 @@ class Op:
     shift: int | None = None
     act: str = "none"
     clamp: tuple[float, float] = (0.0, 0.0)
-    kernel: tuple[int, int] = (1, 1)
+    window: tuple[int, int] = (1, 1)
     stride: tuple[int, int] = (1, 1)
     pad: tuple[int, int] = (0, 0)
     channels: tuple[int, int] = (0, 0)
@@ -193,19 +187,8 @@ def to_bytes(model: Model) -> bytes:
         name = op.name.encode()
         refs = (op.input, op.residual, op.out, op.bits, op.weight, op.scale, op.offset, op.slope)
         shift = _ref(op.shift) if model.numerics == "integer" else 0
-        op_records += OP.pack(
-            OP_KINDS[op.kind],
-            ACTIVATIONS[op.act],
-            len(strings),
-            len(name),
-            *map(_ref, refs),
-            *op.clamp,
-            *op.kernel,
-            *op.stride,
-            *op.pad,
-            *op.channels,
-            *(shift, 0, 0),
-        )
+        codes, geometry = (OP_KINDS[op.kind], ACTIVATIONS[op.act]), (*op.window, *op.stride, *op.pad, *op.channels)
+        op_records += OP.pack(*codes, len(strings), len(name), *map(_ref, refs), *op.clamp, *geometry, shift, 0, 0)
         strings += name
     metadata = json.dumps(model.metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     values = b"".join(VALUE.pack(VALUE_KINDS[v.kind], *v.shape) for v in model.values)
@@ -222,24 +205,11 @@ def to_bytes(model: Model) -> bytes:
         data += raw
         end = _align(end) + len(raw)
 
+    sizes = (HEADER.size, len(model.values), len(model.tensors), len(model.ops), len(strings), len(metadata))
+    whole = (model.output, model.mean, model.std, NUMERICS[model.numerics])
+
     def header(crc: int) -> bytes:
-        return HEADER.pack(
-            MAGIC,
-            MAJOR,
-            lowest_minor(model),
-            crc,
-            end,
-            HEADER.size,
-            len(model.values),
-            len(model.tensors),
-            len(model.ops),
-            len(strings),
-            len(metadata),
-            model.output,
-            model.mean,
-            model.std,
-            NUMERICS[model.numerics],
-        )
+        return HEADER.pack(MAGIC, MAJOR, lowest_minor(model), crc, end, *sizes, *whole)
 
     rest = values + bytes(tensor_records) + bytes(op_records) + bytes(strings) + metadata + bytes(data)
     return header(checksum(header(0) + rest)) + rest
@@ -343,12 +313,10 @@ def from_bytes(data: bytes) -> Model:
 
 def _check_tensor_uses(ops: list[Op], mean: int, std: int, n_tensors: int) -> None:
     """Every tensor has one user: what is loaded is then never larger than the file by more than a constant."""
-    uses = [0] * n_tensors
-    for index in (mean, std, *(ref for op in ops for ref in op.tensors)):
-        uses[index] += 1
-    for i, n in enumerate(uses):
-        if n != 1:
-            raise FormatError(f"tensor {i}: is referred to {n} times, expected once")
+    uses = Counter([mean, std, *(ref for op in ops for ref in op.tensors)])
+    for i in range(n_tensors):
+        if uses[i] != 1:
+            raise FormatError(f"tensor {i}: is referred to {uses[i]} times, expected once")
 
 
 def _name(codes: dict[str, int], code: int, what: str) -> str:
@@ -373,9 +341,7 @@ def _tensor(i: int, data: bytes, end: int, record: tuple[int, ...]) -> tuple[Ten
     if not all(1 <= n <= MAX_DIM for n in shape):
         raise FormatError(f"tensor {i}: shape {shape}, allowed are 1 to {MAX_DIM} each")
     storage, np_dtype = _storage_shape(name, shape), DTYPES[name][1]
-    count = 1
-    for n in storage:
-        count *= n
+    count = math.prod(storage)
     if length != count * np_dtype.itemsize:
         raise FormatError(f"tensor {i}: length {length}, {name} {shape} takes {count * np_dtype.itemsize}")
     if offset != _align(end) or offset + length > len(data):
@@ -405,23 +371,16 @@ def _op(i: int, strings: bytes, n_values: int, n_tensors: int, record: tuple[Any
         raise FormatError(f"op {i}: name is not printable UTF-8")
     label = f"op {i} '{name}'"
     kinds = ("input", "residual", "out", "bits", "weight", "scale", "offset", "slope", "shift")
-    found: dict[str, int | None] = {}
+    indices: dict[str, Any] = {}
     for what, ref, n in zip(kinds, refs, [n_values] * 4 + [n_tensors] * 5):
         if ref != NONE and ref >= n:
             raise FormatError(f"{label}: {what} refers to {ref}, there are {n}")
-        found[what] = None if ref == NONE else ref
-    source = found.pop("input")
+        indices[what] = None if ref == NONE else ref
+    source = indices.pop("input")
     if source is None:
         raise FormatError(f"{label}: no input")
     if any(reserved):
         raise FormatError(f"{label}: reserved bytes are not zero")
-    op = Op(_name(OP_KINDS, kind, f"{label}: kind"), name, source, **found)  # type: ignore[arg-type]
-    return replace(
-        op,
-        act=_name(ACTIVATIONS, act, f"{label}: activation"),
-        clamp=(clamp[0], clamp[1]),
-        kernel=(geometry[0], geometry[1]),
-        stride=(geometry[2], geometry[3]),
-        pad=(geometry[4], geometry[5]),
-        channels=(geometry[6], geometry[7]),
-    )
+    names = (_name(OP_KINDS, kind, f"{label}: kind"), _name(ACTIVATIONS, act, f"{label}: activation"))
+    pairs: Any = dict(zip(("window", "stride", "pad", "channels"), zip(geometry[::2], geometry[1::2])))
+    return Op(names[0], name, source, **indices, act=names[1], clamp=(clamp[0], clamp[1]), **pairs)

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ovsw import _core
+from ovsw import cpu
 from ovsw import format as bnn
-from ovsw.cli import add_version, command
+from ovsw.cli import command
 from ovsw.engine import Engine
-from ovsw.labels import resolve_labels
-from ovsw.summary import layers, table
+from ovsw.summary import layers
+from ovsw.text import dims, table
 
 
 def describe(path: str) -> dict[str, Any]:
@@ -36,66 +36,46 @@ def describe(path: str) -> dict[str, Any]:
         "numerics": model.numerics,
         "input": list(engine.input_shape),
         "classes": engine.num_classes,
-        "mean": model.tensors[model.mean].array.tolist(),
-        "std": model.tensors[model.std].array.tolist(),
-        "metadata": model.metadata,
-        "labels": resolve_labels(model.metadata.get("labels", []), engine.num_classes),
+        "mean": list(engine.input.mean),
+        "std": list(engine.input.std),
+        "metadata": engine.metadata,
+        "labels": engine.labels,
         "ops": [dataclasses.asdict(row) for row in rows],
         "bytes_binary_layers": binary,
         "bytes_other_layers": sum(row.bytes for row in rows) - binary,
-        "memory": {"maps": engine._core.arena_bytes, "weights": engine._core.weight_bytes},
+        "memory": dataclasses.asdict(engine.memory),
     }
 
 
 def describe_cpu() -> dict[str, Any]:
     """The CPU, the kernel tables of this build, and the one that an Engine takes unless told otherwise."""
-    tables = [{"name": name, "supported": supported} for name, supported in _core.tables()]
+    tables = [{"name": name, "supported": supported} for name, supported in cpu.isas().items()]
     forced = os.environ.get("OVSW_ISA", "")
     return {
-        "cpu": cpu_name(),
+        "cpu": cpu.name(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "tables": tables,
         "forced": forced,
-        "used": forced or next(t["name"] for t in tables if t["supported"]),
+        "used": forced or cpu.supported_isas()[0],
     }
-
-
-def cpu_name(cpuinfo: str = "/proc/cpuinfo") -> str:
-    try:
-        lines = Path(cpuinfo).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    fields = dict(line.split(":", 1) for line in lines if ":" in line)
-    named = {key.strip(): value.strip() for key, value in fields.items()}
-    return named.get("model name") or named.get("Model") or f"{platform.machine()} part {named.get('CPU part', '?')}"
 
 
 def _cpu_text(info: dict[str, Any]) -> str:
     how = f"forced by OVSW_ISA={info['forced']}" if info["forced"] else "the best that this CPU supports"
     rows = [(t["name"], "yes" if t["supported"] else "no") for t in info["tables"]]
-    return "\n".join(
-        [
-            f"{info['cpu']}, {info['machine']}, {info['cores']} cores",
-            f"kernels: {info['used']} ({how})",
-            "",
-            table(("table", "supported"), rows),
-        ]
-    )
+    about = f"{info['cpu']}, {info['machine']}, {info['cores']} cores\nkernels: {info['used']} ({how})"
+    return f"{about}\n\n{table(('table', 'supported'), rows)}"
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="ovsw-info", description="Show what is in a .bnn file, or what this CPU runs.")
+def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL.bnn", nargs="?")
     p.add_argument("--cpu", action="store_true", help="show this CPU and the kernel tables it supports")
     p.add_argument("--json", action="store_true", help="print everything as JSON")
-    add_version(p)
-    return p
 
 
-@command("ovsw-info")
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+@command("ovsw-info", "Show what is in a .bnn file, or what this CPU runs.", options)
+def main(args: argparse.Namespace) -> int:
     if bool(args.model) == args.cpu:
         raise ValueError("give a MODEL.bnn, or --cpu")
     info = describe_cpu() if args.cpu else describe(args.model)
@@ -104,23 +84,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _text(info: dict[str, Any]) -> str:
-    def dims(values: list[int]) -> str:
-        return "x".join(map(str, values))
-
     def numbers(values: list[float]) -> str:
         return ", ".join(f"{v:.3g}" for v in values)
 
+    def window(op: dict[str, Any]) -> str:
+        plain = op["window"] == op["stride"] == (1, 1)
+        return "-" if plain else f"{dims(op['window'])}/{op['stride'][0]}"
+
     rows = [
-        (
-            op["name"],
-            op["op"],
-            dims(op["input"]),
-            dims(op["output"]),
-            f"{dims(op['kernel'])}/{op['stride'][0]}" if op["kernel"] != (1, 1) or op["stride"] != (1, 1) else "-",
-            op["stores"],
-            "-" if op["bits"] is None else str(op["bits"]),
-            f"{op['bytes']:,}",
-        )
+        (op["name"], op["op"], dims(op["input"]), dims(op["output"]))
+        + (window(op), op["stores"], str(op["bits"] or "-"), f"{op['bytes']:,}")
         for op in info["ops"]
     ]
     metadata = {key: value for key, value in info["metadata"].items() if key != "labels"}

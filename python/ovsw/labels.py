@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 BUILTIN = ("imagenet", "cifar10")
 _DATA = Path(__file__).parent / "data"
-
-
-def resolve_labels(value: Any, num_classes: int) -> list[str]:
-    """The class names that a file's metadata gives, itself or as the name of a built-in list. Raises ValueError."""
-    if isinstance(value, str) and value in BUILTIN:
-        return load_labels(value, num_classes)
-    if not isinstance(value, list) or not all(isinstance(label, str) for label in value):
-        raise ValueError(f"metadata field labels is not a list of strings, nor one of {', '.join(BUILTIN)}")
-    if value and len(value) != num_classes:
-        raise ValueError(f"metadata has {len(value)} labels, the network {num_classes} classes")
-    return value
 
 
 def load_labels(source: str, count: int) -> list[str]:

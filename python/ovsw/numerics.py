@@ -6,7 +6,8 @@ products run in floating point, of a width in which the integers at hand are exa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -49,7 +50,7 @@ def simulate(model: bnn.Model, images: np.ndarray) -> np.ndarray:
     step = max(1, _CHUNK // (model.values[0].h * model.values[0].w))
     parts = [images[i : i + step] for i in range(0, len(images), step)]
     logits = [_values(model, part, keep=False)[model.output].reshape(len(part), -1) for part in parts]
-    return np.concatenate(logits) if logits else np.zeros((0, _size(model, model.output)), np.float32)
+    return np.concatenate(logits) if logits else np.zeros((0, math.prod(model.values[model.output].shape)), np.float32)
 
 
 def simulate_values(model: bnn.Model, images: np.ndarray) -> dict[int, np.ndarray]:
@@ -63,11 +64,6 @@ def _check_images(model: bnn.Model, images: np.ndarray) -> None:
     c, h, w = model.values[0].shape
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (h, w, c):
         raise ValueError(f"the images are {images.dtype} {images.shape}, expected uint8 (n, {h}, {w}, {c})")
-
-
-def _size(model: bnn.Model, value: int) -> int:
-    c, h, w = model.values[value].shape
-    return c * h * w
 
 
 # --- what is computed ------------------------------------------------------------------------------------------------
@@ -136,7 +132,7 @@ def _linear(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
 def _taps(op: bnn.Op, x: np.ndarray, outside: int) -> list[np.ndarray]:
     """The input as each tap of the window sees it, (n, h', w', c); `outside` stands where a tap is outside."""
     _, h, w, _ = x.shape
-    (kh, kw), (sh, sw), (ph, pw) = op.kernel, op.stride, op.pad
+    (kh, kw), (sh, sw), (ph, pw) = op.window, op.stride, op.pad
     out_h, out_w = (h + 2 * ph - kh) // sh + 1, (w + 2 * pw - kw) // sw + 1
     padded = np.pad(x, ((0, 0), (ph, ph), (pw, pw), (0, 0)), constant_values=outside)
     return [
@@ -197,8 +193,8 @@ def check(model: bnn.Model) -> None:
     mean = model.tensors[model.mean].array
     if mean.shape != (model.values[0].c,) or not (np.abs(mean) <= MAX_MEAN).all():
         raise bnn.FormatError(f"header field mean is {mean}, expected numbers of at most {MAX_MEAN} per channel")
-    if model.values[model.output].kind != "map":
-        raise bnn.FormatError(f"header field output: value {model.output} is no map of f32")
+    if model.values[model.output].kind != "f32":
+        raise bnn.FormatError(f"header field output: value {model.output} is not of kind f32")
     checker = _Checker(model)
     for i, op in enumerate(model.ops):
         checker.op(i, op)
@@ -211,10 +207,8 @@ class _Checker:
     """Walks the ops; `most` has the largest |x| of every value written so far."""
 
     model: bnn.Model
-
-    def __post_init__(self) -> None:
-        self.most: dict[int, int] = {0: 255}
-        self.label = ""
+    most: dict[int, int] = field(default_factory=lambda: {0: 255})
+    label: str = ""
 
     def require(self, condition: object, message: str) -> None:
         if not condition:
@@ -257,26 +251,26 @@ class _Checker:
     def tensors(self, op: bnn.Op) -> int:
         """Checks presence, dtype and shape; returns the number of output channels."""
         c, h, w = self.model.values[op.input].shape
-        found = {name: getattr(op, name) for name in ("weight", "scale", "offset", "shift", "slope")}
+        refs = {name: getattr(op, name) for name in ("weight", "scale", "offset", "shift", "slope")}
         expected: dict[str, tuple[str, ...]] = {name: (dtype,) for name, dtype in _CONSTANTS[op.kind].items()}
         if op.kind in ("bconv", "conv", "linear"):
             expected["weight"] = ("bits",) if op.kind == "bconv" else ("i16", "i8")
-        for name, ref in found.items():
+        for name, ref in refs.items():
             fault = "is missing" if ref is None else "has no place here"
             self.require((ref is not None) == (name in expected), f"{name} {fault}")
         channels = c + sum(op.channels)
         if op.weight is not None:
             shape = self.model.tensors[op.weight].shape
-            tail = (h * w * c,) if op.kind == "linear" else (*op.kernel, c)
+            tail = (h * w * c,) if op.kind == "linear" else (*op.window, c)
             self.require(shape[1:] == tail, f"weight has shape {shape}, expected {tail} after the first dimension")
             channels = shape[0]
         for name, dtypes in expected.items():
-            tensor = self.model.tensors[found[name]]
+            tensor = self.model.tensors[refs[name]]
             self.require(tensor.dtype in dtypes, f"{name} is {tensor.dtype}, expected {' or '.join(dtypes)}")
             length = 1 if (op.kind, name) == ("linear", "scale") else channels
             self.require(name == "weight" or tensor.shape == (length,), f"{name} has shape {tensor.shape}")
         if op.kind == "linear":
-            scale = self.model.tensors[found["scale"]].array[0]
+            scale = self.model.tensors[refs["scale"]].array[0]
             self.require(np.isfinite(scale) and scale > 0, f"scale is {scale}, expected a positive number")
         return channels
 
@@ -286,9 +280,9 @@ class _Checker:
         if op.kind == "linear":
             h = w = 1
         if op.kind in _WINDOWED:
-            sides = zip((h, w), op.kernel, op.stride, op.pad)
+            sides = zip((h, w), op.window, op.stride, op.pad)
             self.require(all(k > 0 and s > 0 and k <= n + 2 * p for n, k, s, p in sides), "its window does not fit")
-            h, w = ((n + 2 * p - k) // s + 1 for n, k, s, p in zip((h, w), op.kernel, op.stride, op.pad))
+            h, w = ((n + 2 * p - k) // s + 1 for n, k, s, p in zip((h, w), op.window, op.stride, op.pad))
         kinds = {ref: self.model.values[ref].kind for ref in (op.out, op.bits) if ref is not None}
         self.require(kinds, "writes nothing")
         for ref in kinds:
@@ -301,7 +295,7 @@ class _Checker:
             return False
         kind, plain = kinds[op.out], op.residual is None and op.act == "none" and op.bits is None
         if op.kind == "linear":
-            self.require(kind == "map" and plain, "linear writes f32 logits and has no residual, activation or bits")
+            self.require(kind == "f32" and plain, "linear writes f32 logits and has no residual, activation or bits")
         elif kind == "i32":
             self.require(op.kind == "conv" and op.input != 0, f"{op.kind} cannot write an i32")
             self.require(plain, "writes an i32 and so has no residual, activation or bits")
@@ -320,14 +314,14 @@ class _Checker:
             sums = np.abs(_array(self.model, op.weight)).sum(axis=1)
             return self.fits(((32768 * sums) >> shift) + 1 + offset)
         if op.kind == "avgpool":
-            taps = op.kernel[0] * op.kernel[1]
+            taps = op.window[0] * op.window[1]
             self.require(taps <= MAX_TAPS, f"has {taps} taps, allowed are {MAX_TAPS}")
             sums = 32768 * taps * np.abs(_array(self.model, op.scale)) + offset
             return self.fits(_shifted(sums, shift) + 32768)
         if op.kind == "bconv":
             scale = _array(self.model, op.scale)
             self.require(scale.min() >= 0, f"scale is {scale.min()}, expected 0 or more")
-            taps = op.kernel[0] * op.kernel[1] * self.model.values[op.input].c
+            taps = op.window[0] * op.window[1] * self.model.values[op.input].c
             sums = scale * taps + offset
         else:
             weight = np.abs(_weight(self.model, op))

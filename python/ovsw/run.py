@@ -6,12 +6,11 @@ import argparse
 import json
 import sys
 
-from ovsw.cli import add_version, command, message
+from ovsw.cli import command, message
 from ovsw.engine import Engine
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="ovsw-run", description="Classify images with a .bnn model.")
+def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL.bnn")
     p.add_argument("images", metavar="IMG", nargs="+", help="image files")
     p.add_argument("--top", metavar="K", type=int, default=5, help="classes to show (default: %(default)s)")
@@ -19,14 +18,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--isa", metavar="NAME", help="kernel table to use (default: the best for this CPU)")
     p.add_argument("--profile", action="store_true", help="also show where the time goes, for the first image")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
-    add_version(p)
-    return p
 
 
-@command("ovsw-run")
-def main(argv: list[str] | None = None) -> int:
+@command("ovsw-run", "Classify images with a .bnn model.", options)
+def main(args: argparse.Namespace) -> int:
     """Every image that can be read is classified; those that cannot are named, and the exit code is then 2."""
-    args = parser().parse_args(argv)
     if args.top < 1:
         raise ValueError(f"--top is {args.top}, expected at least 1")
     engine = Engine(args.model, threads=args.threads, isa=args.isa)
@@ -44,11 +40,8 @@ def main(argv: list[str] | None = None) -> int:
             for label, p in top:
                 print(f"  {100 * p:6.2f} %  {label}")
     if args.json:
-        print(
-            json.dumps(
-                {"model": args.model, "isa": engine.isa, "threads": engine.threads, "results": results}, indent=2
-            )
-        )
+        about = {"model": args.model, "isa": engine.isa, "threads": engine.threads}
+        print(json.dumps({**about, "results": results}, indent=2))
     if args.profile and results:
         print(f"\n{engine.profile(results[0]['image'])}", file=sys.stderr if args.json else sys.stdout)
     return 2 if failed else 0

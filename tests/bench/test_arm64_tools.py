@@ -101,12 +101,12 @@ GOOD = """
 
 def test_step_lines() -> None:
     steps = [
-        {"name": "input", "op": "input", "macs": 0, "instructions": 7, "per_128_macs": None},
+        {"name": "input", "op": "input", "macs": 0, "output": [3, 8, 8], "instructions": 7, "per_128_macs": None},
         {"name": "a", "op": "bconv", "macs": 1280, "output": [64, 2, 2], "instructions": 30, "per_128_macs": 3.0},
         {"name": "b", "op": "bconv", "macs": 1280, "output": [64, 1, 1], "instructions": 50, "per_128_macs": 5.0},
     ]
     lines = count.step_lines(steps)
-    assert lines[2].split() == ["input", "input", "7", "-"]
+    assert lines[2].split() == ["input", "input", "3x8x8", "7", "-"]
     assert lines[3].split() == ["a", "bconv", "64x2x2", "30", "3.000"]
     assert lines[-1].split()[-3:] == ["bconv", "80", "4.000"]
 

@@ -84,18 +84,21 @@ def test_ctrl_c_leaves_what_was_timed() -> None:
     with pytest.raises(KeyboardInterrupt):
         measure.interleave({"a": clock.engine("a", 1.0), "b": second}, times, 9, clock=clock)
     assert {name: len(t) for name, t in times.items()} == {"a": 3, "b": 2}
-    assert measure.ratio(times["a"], times["b"])["median"] == 1.0  # of the rounds that both have
+    a, b = (measure.Latency.of(times[name]) for name in "ab")
+    assert a.over(b).median == 1.0  # of the rounds that both have
 
 
 def test_spreads() -> None:
     found = measure.spread(np.arange(1.0, 12.0))
-    assert found == {"p10": 2.0, "median": 6.0, "p90": 10.0}
-    assert measure.ratio([2.0, 6.0, 8.0], [1.0, 2.0, 2.0])["median"] == 3.0
-    low, high, wide = ({"p10": a, "p90": b} for a, b in ((1, 2), (2.1, 3), (1.9, 9)))
-    assert measure.apart(low, high)
-    assert measure.apart(high, low)
-    assert not measure.apart(low, wide)
-    assert not measure.apart(high, wide)
+    assert found == measure.Spread(p10=2.0, median=6.0, p90=10.0)
+    assert found.range() == "2.00 .. 10.00"
+    first, second = (measure.Latency.of(ms) for ms in ([2.0, 6.0, 8.0], [1.0, 2.0, 2.0]))
+    assert first.over(second).median == 3.0
+    low, high, wide = (measure.Spread(median=b, p10=a, p90=b) for a, b in ((1, 2), (2.1, 3), (1.9, 9)))
+    assert low.apart(high)
+    assert high.apart(low)
+    assert not low.apart(wide)
+    assert not high.apart(wide)
 
 
 def test_memory(tmp_path: Path) -> None:
@@ -103,7 +106,7 @@ def test_memory(tmp_path: Path) -> None:
     held = np.ones(400_000_000, np.uint8)
     path = tmp_path / "net.bnn"
     bnn.write(random_resnet("resnet34", numerics="integer"), path)
-    entry, _ = ours("resnet34", path, 1, "portable", None, 1, None)
+    entry = ours("resnet34", path, 1, "portable", None, 1, None).entry
     bare, peak = memory.baseline_mb(), memory.peak_mb(entry)
     assert bare is not None
     assert peak is not None
@@ -121,18 +124,23 @@ def test_ours_is_engine_run_on_pixels(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Engine, "run", lambda self, image: seen.append(image))
     for batch, shape in ((1, (32, 32, 3)), (3, (3, 32, 32, 3))):
         for image in (None, PHOTO):
-            entry, given = ours("mine", path, 1, "portable", image, batch, None)
+            given = ours("mine", path, 1, "portable", image, batch, None)
+            entry = given.entry
             entry.call()
             assert seen[-1].dtype == np.uint8
             assert seen[-1].shape == shape
             assert entry.batch == batch
-            row = entry.row(None)
-            assert (row["engine"], row["isa"], row["wa"]) == ("ovsw", "portable", "1/1")
-            assert row["size_mb"] == row["file_mb"] == path.stat().st_size / 1e6
+            ms = measure.Latency.of([2.0, 4.0])
+            row = entry.row(None, ms, measure.Latency.of([1.0, 1.0, 9.0]))
+            assert (row.engine, row.isa, row.wa, row.batch) == ("ovsw", "portable", "1/1", batch)
+            assert row.size_mb == row.file_mb == path.stat().st_size / 1e6
+            assert (row.latency_ms, row.ratio) == (ms, measure.spread([2.0, 4.0]))
     model = bnn.read(path)
     mean, std = (model.tensors[i].array for i in (model.mean, model.std))
     expected = (seen[-1][0] / 255.0 - mean) / std
-    np.testing.assert_allclose(given.normalised[0].transpose(1, 2, 0), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        given.engine.input.normalised(given.pixels)[0].transpose(1, 2, 0), expected, rtol=1e-5, atol=1e-6
+    )
 
 
 class Terminal(io.StringIO):

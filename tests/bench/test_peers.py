@@ -15,7 +15,8 @@ from ovsw.bench import peers
 from ovsw.bench.entries import BITS, theirs
 from ovsw.bench.measure import Bar
 from ovsw.bench.peers import PEERS, REFERENCE, Peer, Runner, larq, obstacles, select
-from ovsw.bench.peers.base import SIDES, batches, child, error, fault, float_bytes, images
+from ovsw.bench.peers.base import batches, child, error, fault, float_bytes, images
+from ovsw.bench.topology import NETWORKS
 
 NET = "cresnet20"
 
@@ -151,9 +152,9 @@ def test_broken_and_wrong_peers_cost_a_line(
     judge: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fakes: list[Peer] = [Fake("broken", None), Fake("wrong", 100.0), Fake("right", 0.0)]
-    entries, skipped = theirs(NET, fakes, REFERENCE, 1, 1, tmp_path, images(NET, 1, seed=0)[0], Bar())
+    entries, skipped = theirs(NET, fakes, REFERENCE, 1, tmp_path, images(NET, 1, seed=0)[0], Bar())
     assert [e.engine for e in entries] == ["right"]
-    assert [s["peer"] for s in skipped] == ["broken-fp32", "wrong-fp32"]
+    assert [s.peer for s in skipped] == ["broken-fp32", "wrong-fp32"]
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert "KeyError" in lines[0]
@@ -218,7 +219,7 @@ def test_float_networks_have_the_input_of_the_paper() -> None:
     for network, batch in (("resnet18", 1), (NET, 1), (NET, 3)):
         model = onnx.load_from_string(float_bytes(network, batch))
         (shape,) = ([d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input)
-        assert shape == [batch, 3, SIDES[network], SIDES[network]]
+        assert shape == [batch, 3, *NETWORKS[network].input.shape[1:]]
 
 
 def test_ncnn_files_of_a_network_with_pads() -> None:

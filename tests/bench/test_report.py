@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,27 +18,30 @@ from PIL import Image
 
 from ovsw import format as bnn
 from ovsw.bench import emulate, plot, profile, report, scaling, table
+from ovsw.bench.measure import Latency, Spread
 from ovsw.bench.random_nets import random_resnet
+from ovsw.bench.result import Network, Result, Row, Skipped, as_json
 
 from support import browser
+from support.results import context_of
 
 HOSTILE = """<script>alert("1")</script>&amp;'"><img src=http://x.invalid/y> $\\frac$ 網"""
 PIXELS = np.zeros((32, 32, 3), np.uint8)
 
 
-def spread(median: float) -> dict[str, float]:
-    return {"median": median, "p10": 0.9 * median, "p90": 1.25 * median}
+def spread(median: float) -> Spread:
+    return Spread(median, 0.9 * median, 1.25 * median)
 
 
-def row(network: str, engine: str, precision: str, bits: int, ms: float, **more: Any) -> dict[str, Any]:
-    latency = {**spread(ms), "samples": [0.9 * ms, ms, 1.25 * ms]}
-    made = {"network": network, "wa": f"{bits}/{bits}", "engine": engine, "precision": precision, "version": "1.0"}
-    made.update(isa="some_isa", threads=1, batch=1, size_mb=2.8, file_mb=2.9, check="within 1e-06", memory_mb=77.0)
-    return {**made, "latency_ms": latency, "ratio": spread(ms / 4.0), **more}
+def row(network: str, engine: str, precision: str, bits: int, ms: float, **more: Any) -> Row:
+    latency = Latency(**vars(spread(ms)), samples=[0.9 * ms, ms, 1.25 * ms])
+    made: dict[str, Any] = {"version": "1.0", "threads": 1, "batch": 1, "size_mb": 2.8, "file_mb": 2.9}
+    made.update(check="within 1e-06", isa="some_isa", memory_mb=77.0, latency_ms=latency, ratio=spread(ms / 4.0))
+    return Row(network, f"{bits}/{bits}", engine, precision, **{**made, **more})
 
 
-def result() -> dict[str, Any]:
-    """As `--json` has it: two networks, one of them without a 16-bit engine, and hostile names all over."""
+def result() -> Result:
+    """Two networks, one of them without a 16-bit engine, and hostile names all over."""
     rows = [
         row("resnet18", "slow", "fp32", 32, 40.0),
         row("resnet18", "quick", "fp32", 32, 20.0, size_mb=46.76),
@@ -50,37 +54,34 @@ def result() -> dict[str, Any]:
         row("resnet34", "ovsw", "1-bit", 1, 8.0),
     ]
     points = [
-        {"threads": t, "batch": b, "images_per_s": 100.0 * t, "ms_per_image": spread(10 / t), "speedup": spread(t)}
+        scaling.Point(t, b, spread(10 / t), images_per_s=100.0 * t, speedup=spread(t))
         for t in (1, 2, 3)
         for b in (1, 4, 16)
     ]
-    parts = {"isa": "some_isa", "rounds": 7, "network": HOSTILE}
-    context = {"cpu": f"Some CPU {HOSTILE}", "threads": 1, "batch": 1, "date": "2026-11-16", "repeat": 3}
-    return {
-        "context": {**context, "start": {"load": 0.25, "clock_mhz": None}, "warnings": [f"hot {HOSTILE}"]},
-        "networks": {
-            "resnet18": {"parameters": 11689512, "own": False},
-            "resnet34": {"parameters": 21797672, "own": False},
-        },
-        "rows": rows,
-        "skipped": [{"peer": "torch-bf16", "network": None, "why": f"broken: {HOSTILE}"}],
-        "memory": {"baseline_mb": 31.0},
-        "profile": {HOSTILE: made_profile()},
-        "scaling": {HOSTILE: {**parts, "cores": 3, "points": points}},
-    }
+    return Result(
+        context_of(cpu=f"Some CPU {HOSTILE}", repeat=3, warnings=[f"hot {HOSTILE}"]),
+        {"resnet18": Network(11689512, False), "resnet34": Network(21797672, False)},
+        rows,
+        [Skipped("torch-bf16", None, f"broken: {HOSTILE}")],
+        {"baseline_mb": 31.0},
+        {HOSTILE: made_profile()},
+        {HOSTILE: scaling.Scaling(HOSTILE, "some_isa", 3, 7, points)},
+    )
 
 
-def made_profile() -> dict[str, Any]:
+def made_profile() -> profile.Profile:
     """Points of a roofline that lie on top of each other, and a step without multiply-adds."""
-    steps = []
-    for i in range(12):
-        step = {"name": f"{HOSTILE}{i}", "op": "bconv", "input": (64, 8 + i, 8), "output": (64, 8, 8), "window": "3x3"}
-        step.update(kernel="bits x bits", ms=0.5, p10=0.4, p90=0.75, share=0.08, macs=1e8, gmacs=200.0, bytes=400_000)
-        steps.append({**step, "ceiling_share": 0.5})
-    steps.append({**steps[0], "name": "pool", "op": "maxpool", "kernel": "-", "macs": 0.0, "gmacs": 0.0})
-    copy = [{"bytes": 1 << 17, "gb_per_s": 80.0}, {"bytes": 1 << 26, "gb_per_s": 12.0}]
-    ceilings = {"gmacs": {"bconv bits x bits": 400.0}, "copy": copy}
-    return {"isa": "some_isa", "threads": 1, "rounds": 7, "total_ms": 6.5, "steps": steps, "ceilings": ceilings}
+    times = {"ms": 0.5, "p10": 0.4, "p90": 0.75, "share": 0.08, "gmacs": 200.0, "ceiling_share": 0.5}
+    steps = [
+        profile.TimedStep(
+            f"{HOSTILE}{i}", "bconv", (64, 8 + i, 8), (64, 8, 8), 1e8, "3x3", "bits x bits", 400_000, **times
+        )
+        for i in range(12)
+    ]
+    steps.append(replace(steps[0], name="pool", op="maxpool", kinds="-", macs=0.0, gmacs=0.0))
+    copies = [profile.Copy(1 << 17, 80.0), profile.Copy(1 << 26, 12.0)]
+    ceilings = profile.Ceilings({"bconv bits x bits": 400.0}, copies)
+    return profile.Profile("some_isa", 1, 7, 6.5, steps, ceilings)
 
 
 # Profile and scaling, on a real network.
@@ -88,29 +89,30 @@ def made_profile() -> dict[str, Any]:
 
 def test_profile_counts_work_bytes_and_ceilings() -> None:
     data = bnn.to_bytes(random_resnet("cresnet20", numerics="integer"))
-    found = json.loads(json.dumps(profile.profile(data, "portable", 1, PIXELS, rounds=1)))
+    measured = profile.profile(data, "portable", 1, PIXELS, rounds=1)
+    found = json.loads(as_json(measured))
     assert (found["isa"], found["threads"], found["rounds"]) == ("portable", 1, 1)
     names = [step["name"] for step in found["steps"]]
     assert names == ["input", *(op.name for op in bnn.from_bytes(data).ops)]
     steps = dict(zip(names, found["steps"]))
     layer = steps["layer2.1.conv1"]
-    assert (layer["op"], layer["kernel"], layer["window"]) == ("bconv", "bits x bits", "3x3")
+    assert (layer["op"], layer["kinds"], layer["window"]) == ("bconv", "bits x bits", "3x3")
     assert layer["input"] == layer["output"] == [32, 16, 16]
     assert layer["macs"] == 32 * 32 * 9 * 256
     # Bits in and out (a word per pixel), shortcut and stream of 16 bits; weights of a word per tap, constants.
     constants = 32 * (4 + 4 + 1)
     assert layer["bytes"] == pytest.approx(2 * 256 * 8 + 2 * 256 * 32 * 2 + 32 * 9 * 8 + constants, abs=32 * 4)
     assert steps["input"]["bytes"] == 2 * 3 * 32 * 32
-    assert steps["conv1"]["kernel"] == "u8 x i16"
+    assert steps["conv1"]["kinds"] == "u8 x i16"
     assert sum(step["share"] for step in found["steps"]) == pytest.approx(1.0)
     assert sum(step["ms"] for step in found["steps"]) == pytest.approx(found["total_ms"])
     copies = {c["bytes"]: c["gb_per_s"] for c in found["ceilings"]["copy"]}
     for step in found["steps"]:
         assert step["gmacs"] == pytest.approx(step["macs"] / step["ms"] / 1e6)
-        peak = found["ceilings"]["gmacs"].get(f"{step['op']} {step['kernel']}", np.inf)
+        peak = found["ceilings"]["gmacs"].get(f"{step['op']} {step['kinds']}", np.inf)
         ceiling = max(step["macs"] / peak, step["bytes"] / copies[1 << 17]) / 1e6  # ms; all steps are small ones
         assert step["ceiling_share"] == pytest.approx(ceiling / step["ms"])
-    shown = profile.show(found)
+    shown = profile.show(measured)
     assert all(name in shown for name in names)
     assert f"{layer['gmacs']:.1f}" in shown
     binary = sum(step["ms"] for step in found["steps"] if step["op"] == "bconv")
@@ -124,9 +126,9 @@ def test_profile_counts_work_bytes_and_ceilings() -> None:
 def test_every_convolution_has_a_ceiling(numerics: str, weights: str, stem: str | None) -> None:
     model = random_resnet("resnet18", num_classes=10, size=32, numerics=numerics, weights=weights, stem=stem)
     found = profile.profile(bnn.to_bytes(model), None, 2, PIXELS, rounds=1)
-    kinds = {f"{s['op']} {s['kernel']}" for s in found["steps"] if s["op"] in ("conv", "bconv")}
+    kinds = {f"{s.op} {s.kinds}" for s in found.steps if s.op in ("conv", "bconv")}
     assert len(kinds) == (2 if numerics == "float" else 3)
-    assert kinds == set(found["ceilings"]["gmacs"])
+    assert kinds == set(found.ceilings.gmacs)
 
 
 def test_scaling_has_every_combination(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,13 +142,14 @@ def test_scaling_has_every_combination(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "cores", lambda: 3)
     monkeypatch.setattr(scaling, "interleaved", times)
     data = bnn.to_bytes(random_resnet("cresnet20", numerics="integer"))
-    found = json.loads(json.dumps(scaling.scaling(data, None, PIXELS, 2, "mine")))
+    measured = scaling.scaling(data, None, PIXELS, 2, "mine")
+    found = json.loads(as_json(measured))
     assert [(p["threads"], p["batch"]) for p in found["points"]] == [(t, b) for t in (1, 2, 3) for b in (1, 4, 16)]
     for p in found["points"]:
         assert p["ms_per_image"]["median"] == pytest.approx(12 / p["threads"])
         assert p["images_per_s"] == pytest.approx(p["threads"] * 1000 / 12)
         assert p["speedup"]["median"] == pytest.approx(p["threads"])
-        assert f"{p['images_per_s']:.1f}" in scaling.show(found)
+        assert f"{p['images_per_s']:.1f}" in scaling.show(measured)
 
 
 @pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
@@ -195,7 +198,7 @@ def test_table_plot_shows_the_fastest_ours_and_the_paper(figures: list[Any]) -> 
     assert not figures[1].legends
     assert [len(axis.patches) for axis in figures[1].axes] == [5, 2]
     with pytest.raises(ValueError, match="no row"):
-        plot.table_plot({**result(), "rows": []}, io.BytesIO())
+        plot.table_plot(replace(result(), rows=[]), io.BytesIO())
 
 
 def test_roofline_is_legible(figures: list[Any]) -> None:
@@ -222,7 +225,7 @@ def test_roofline_is_legible(figures: list[Any]) -> None:
 def test_other_pictures(figures: list[Any], tmp_path: Path) -> None:
     given = result()
     plot.steps_plot(made_profile(), tmp_path / "steps.png")
-    plot.scaling_plot(given["scaling"][HOSTILE], tmp_path / "scaling.png")
+    plot.scaling_plot(given.scaling[HOSTILE], tmp_path / "scaling.png")
     for name in ("steps", "scaling"):
         assert min(size(io.BytesIO((tmp_path / f"{name}.png").read_bytes()))) > 400
     steps, both = figures
@@ -262,8 +265,7 @@ def test_page_has_nothing_but_itself(page: str) -> None:
 
 def test_page_of_the_least_result() -> None:
     """Nothing but a context: what was interrupted early has a page too."""
-    context = {"cpu": "some", "threads": 1, "batch": 1, "date": "today"}
-    least = report.html({"context": context, "networks": {}, "rows": [], "skipped": []})
+    least = report.html(Result(context_of(end=None)))
     assert "<h2>Context</h2>" in least
     assert "<img" not in least
 
@@ -335,7 +337,7 @@ print("not to be seen")
     rig(tmp_path, program)
     monkeypatch.setattr(emulate, "ROOT", tmp_path)
     found = emulate.emulate("cortex-a76", ["resnet18", "a file.bnn"])
-    assert [r["instructions"] for r in found["rows"]] == [75_000_000, 89_000_000, 239_000_000, 240_000_000]
+    assert [r.instructions for r in found.rows] == [75_000_000, 89_000_000, 239_000_000, 240_000_000]
     counts, _, modelled = emulate.show(found).partition("MODEL, not measured")
     rows = [line.split() for line in counts.splitlines()]
     assert ["resnet18", "ovsw", "1", "integer", "cortex-a76", "75.0", "67.5", "7.5"] in rows

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from ovsw.bench import cli, compare, context, measure, table
+from ovsw.bench.result import Row, Skipped, as_json
+from ovsw.bench.topology import NETWORKS, Topology
 
-from support.results import PHOTO, cells, needs_onnx, result_of, rows_of
+from support.results import PHOTO, cells, context_of, needs_onnx, result_of, rows_of
 
 
-@needs_onnx
 @pytest.mark.parametrize(("network", "sizes"), [("resnet18", (46.76, 23.38)), ("resnet34", (87.19, 43.60))])
 def test_sizes_are_the_papers(network: str, sizes: tuple[float, float]) -> None:
-    parameters = cli._parameters(network)
-    assert parameters is not None
+    parameters = Topology(NETWORKS[network]).parameters
     assert tuple(round(parameters * bytes_each / 1e6, 2) for bytes_each in (4, 2)) == sizes
     torch = pytest.importorskip("torch")
     from ovsw.nn.float_resnet import float_network
@@ -28,13 +28,27 @@ def test_sizes_are_the_papers(network: str, sizes: tuple[float, float]) -> None:
         assert parameters == sum(p.numel() for p in float_network(network).parameters())
 
 
+@needs_onnx
+@pytest.mark.parametrize("network", NETWORKS)
+def test_parameters_are_those_of_the_float_network(network: str) -> None:
+    """In the ONNX model a batch norm is folded, so that its weight and bias are a convolution's bias."""
+    from onnx import numpy_helper
+
+    from ovsw.bench.float_nets import float_resnet
+
+    graph = float_resnet(network).graph
+    arrays = {w.name: numpy_helper.to_array(w) for w in graph.initializer}
+    stored = sum(a.size for a in arrays.values() if a.dtype == np.float32)
+    biases = sum(arrays[node.input[2]].size for node in graph.node if node.op_type == "Conv")
+    assert Topology(NETWORKS[network]).parameters == stored + biases
+
+
 def test_deployment_table() -> None:
     """The fastest float engine stands in 32/32, even where it does not flatter us, and int8 in the other table only."""
     rows = rows_of(ovsw_bit=4.0, slow_fp32=40.0, fast_fp32=20.0, quick_int8=5.0)
-    why = [{"peer": "openvino-bf16", "network": None, "why": "no bf16 on this CPU"}]
-    why += [{"peer": "ncnn-fp16", "network": None, "why": "ncnn not installed"}]
+    why = [Skipped("openvino-bf16", None, "no bf16 on this CPU"), Skipped("ncnn-fp16", None, "ncnn not installed")]
     made = result_of(rows, why)
-    shown = table.text(made, paper=False)
+    shown = table.show(made, paper=False)
     full, half, one = cells(shown, "ResNet18")[:3]
     assert full[1:5] == ["32/32", "46.76", "5.00", "-"]
     assert full[-2:] == ["-", "fast fp32"]
@@ -42,7 +56,7 @@ def test_deployment_table() -> None:
     assert one[1:5] == ["1/1", "2.81", "5.00", "16.66x"]
     assert float(one[-2][:-1]) == pytest.approx(5.0, rel=0.02)
     assert [c[1] for c in cells(shown, "ResNet18")[3:]] == ["ovsw", "quick", "fast", "slow"]
-    marked = table.markdown(made, paper=True)
+    marked = table.show(made, True, table.markdown_table)
     assert "| ResNet18 | 1/1 | 2.81 | - | 16.64x | 7.97 | - | 3.47x | paper: M1 Pro, BOLT |" in marked
     assert "ResNet34" not in marked
     assert {line.count("|") for line in marked.splitlines() if line.startswith("|")} == {10, 12}
@@ -50,7 +64,7 @@ def test_deployment_table() -> None:
 
 def test_ratios_that_overlap_are_not_called() -> None:
     rows = rows_of(ovsw_bit=19.8, other_fp32=20.0, half_bf16=20.2)
-    shown = table.text(result_of(rows), paper=False)
+    shown = table.show(result_of(rows), paper=False)
     _, half, one = cells(shown, "ResNet18")[:3]
     assert half[-2] == one[-2] == "unclear"
     assert sum("unclear" in line for line in shown.splitlines()) == 4
@@ -58,8 +72,8 @@ def test_ratios_that_overlap_are_not_called() -> None:
 
 
 def test_reasons_for_a_dash() -> None:
-    missing = [{"peer": f"{e}-fp32", "network": None, "why": f"{e} not installed"} for e in ("onnxruntime", "ncnn")]
-    shown = table.text(result_of(rows_of(ovsw_bit=4.0), missing), paper=False)
+    missing = [Skipped(f"{e}-fp32", None, f"{e} not installed") for e in ("onnxruntime", "ncnn")]
+    shown = table.show(result_of(rows_of(ovsw_bit=4.0), missing), paper=False)
     full, half, one = cells(shown, "ResNet18")[:3]
     assert full[-1] == "no engine for it is installed (onnxruntime, ncnn)"
     assert half[-1] == "not measured"
@@ -87,11 +101,11 @@ def test_context_of_a_pi(tmp_path: Path) -> None:
     said = {"get_throttled": "throttled=0x50004", "measure_temp": "temp=81.0'C"}
     machine = context.Machine(tmp_path, lambda command: said.get(command[-1], ""), "Linux")
     about, state = machine.about(), machine.state()
-    assert about["cpu"] == "Raspberry Pi 5 Model B Rev 1.0"
-    assert (about["clock_max_mhz"], about["governor"]) == (2400, "powersave")
-    assert (state["clock_mhz"], state["temperature_c"], state["trip_c"]) == (1500, 81.5, 85.0)
-    assert state["throttled"] == ["it is throttled", "under-voltage (since boot, not now)"]
-    found = context.warnings({**about, "cores": 4}, {**state, "load": 3.0}, {**state, "load": 9.0})
+    assert about.cpu == "Raspberry Pi 5 Model B Rev 1.0"
+    assert (about.clock_max_mhz, about.governor) == (2400, "powersave")
+    assert (state.clock_mhz, state.temperature_c, state.trip_c) == (1500, 81.5, 85.0)
+    assert state.throttled == ["it is throttled", "under-voltage (since boot, not now)"]
+    found = context.warnings(replace(about, cores=4), replace(state, load=3.0), replace(state, load=9.0))
     assert len(found) == 5
     for words, line in zip(("powersave", "load was 3.0", "it is throttled", "since boot", "throttles at 85"), found):
         assert words in line
@@ -101,34 +115,33 @@ def test_context_of_a_mac(tmp_path: Path) -> None:
     answers = {"machdep.cpu.brand_string": "Apple M1 Pro", "therm": "CPU_Scheduler_Limit = 100\nCPU_Speed_Limit = 70"}
     machine = context.Machine(tmp_path, lambda command: answers.get(command[-1], ""), "Darwin")
     about, state = machine.about(), machine.state()
-    assert about["cpu"] == "Apple M1 Pro"
-    assert state["throttled"] == ["its speed is limited to 70 %"]
-    assert state["clock_mhz"] is None
-    assert "70 %" in context.warnings({**about, "cores": 8}, {**state, "load": 0.1})[0]
+    assert about.cpu == "Apple M1 Pro"
+    assert state.throttled == ["its speed is limited to 70 %"]
+    assert state.clock_mhz is None
+    assert "70 %" in context.warnings(replace(about, cores=8), replace(state, load=0.1))[0]
 
 
 def test_context_of_a_machine_that_tells_nothing(tmp_path: Path) -> None:
     machine = context.Machine(tmp_path, lambda command: "", "Linux")
-    about, state = machine.about(), {**machine.state(), "load": None}
-    assert about["cpu"]
-    assert {key for key, value in state.items() if value not in (None, [])} == set()
+    about, state = machine.about(), replace(machine.state(), load=None)
+    assert about.cpu
+    assert {key for key, value in vars(state).items() if value not in (None, [])} == set()
     assert context.warnings(about, state, state) == []
-    asked = {"threads": 1, "batch": 8, "pinned": [], "repeat": 5, "min_time": 0.0, "isa": "portable", "date": "today"}
-    shown = {**about, **context.versions(), **asked, "start": state, "warnings": [], "interrupted": False}
-    assert "batch 8, times are per image" in context.head(shown)
+    assert "batch 8, times are per image" in context.head(context_of(**vars(about), batch=8, start=state))
 
 
 def test_context_here(tmp_path: Path) -> None:
     state = context.Machine().state()
-    assert context.Machine().about()["cpu"]
+    assert context.Machine().about().cpu
     files(tmp_path, sys__devices__system__cpu__cpu0__thermal_throttle__core_throttle_count="3\n")
     files(tmp_path, sys__devices__system__cpu__cpu1__thermal_throttle__core_throttle_count="4\n")
-    quiet = {**state, "load": 0.0, "throttled": [], "trip_c": None}
-    later = {**quiet, "throttle_count": context.Machine(tmp_path).throttle_count()}
-    assert later["throttle_count"] == 7
-    about = {"governor": None, "cores": 4}
-    assert context.warnings(about, {**quiet, "throttle_count": 6}, later) == ["the CPU was throttled during the run"]
-    assert context.warnings(about, {**quiet, "throttle_count": 7}, later) == []
+    quiet = replace(state, load=0.0, throttled=[], trip_c=None)
+    later = replace(quiet, throttle_count=context.Machine(tmp_path).throttle_count())
+    assert later.throttle_count == 7
+    before = [replace(quiet, throttle_count=count) for count in (6, 7)]
+    about = context_of()
+    assert context.warnings(about, before[0], later) == ["the CPU was throttled during the run"]
+    assert context.warnings(about, before[1], later) == []
     assert context.ask(["no-such-command-here"]) == context.ask(["false"]) == ""
 
 
@@ -149,15 +162,19 @@ def test_commit(tmp_path: Path) -> None:
     assert context.commit(tmp_path) == f"{found}-dirty"
 
 
-def run_of(rng: np.random.Generator, mood: float, **milliseconds: float) -> dict[str, Any]:
+def run(rows: list[Row]) -> compare.Run:
+    return compare.Run({}, {compare.Key(r.network, r.engine, r.precision, 1, 1): r.latency_ms for r in rows})
+
+
+def run_of(rng: np.random.Generator, mood: float, **milliseconds: float) -> compare.Run:
     """A run's result with noise as machines have it: a mood for all, one for each row, drift, and spikes."""
     rows = rows_of(**milliseconds)
     for row in rows:
-        ms = mood * milliseconds[f"{row['engine']}_{row['precision'].replace('1-', '')}"]
+        ms = mood * milliseconds[f"{row.engine}_{row.precision.replace('1-', '')}"]
         samples = ms * rng.normal(1.0, 0.02) * np.linspace(1.0, rng.uniform(0.95, 1.05), 60)
         samples *= rng.normal(1.0, 0.02, 60) * np.where(rng.random(60) < 0.05, rng.uniform(1.5, 4.0, 60), 1.0)
-        row["latency_ms"] = {**measure.spread(samples), "samples": samples.tolist()}
-    return result_of(rows)
+        row.latency_ms = measure.Latency.of(samples.tolist())
+    return run(rows)
 
 
 def test_compare_calls_noise_no_change_and_a_change_one() -> None:
@@ -165,49 +182,48 @@ def test_compare_calls_noise_no_change_and_a_change_one() -> None:
     figures = {"ovsw_bit": 3.5, "ort_fp32": 24.0, "vino_fp32": 24.5, "vino_int8": 7.0, "ncnn_fp32": 32.0}
     for _ in range(200):
         a, b = (run_of(rng, rng.uniform(0.85, 1.15), **figures) for _ in "ab")
-        verdicts = [row["verdict"] for row in compare.verdicts(a, b)]
+        verdicts = [row.verdict for row in compare.verdicts(a, b)]
         assert not {"faster", "slower"} & set(verdicts), verdicts
         c = run_of(rng, rng.uniform(0.85, 1.15), **{**figures, "ovsw_bit": 7.0})
-        found = {row["key"][1:3]: row["verdict"] for row in compare.verdicts(a, c)}
+        found = {row.key[1:3]: row.verdict for row in compare.verdicts(a, c)}
         assert found.pop(("ovsw", "1-bit")) == "slower"
         assert not {"faster", "slower"} & set(found.values())
-        assert compare.verdicts(c, a)[0]["verdict"] == "faster"
+        assert compare.verdicts(c, a)[0].verdict == "faster"
     alone = [run_of(rng, 1.0, ovsw_bit=ms) for ms in (3.5, 3.5, 4.5)]
-    assert [compare.verdicts(alone[0], other)[0]["verdict"] for other in alone[1:]] == ["same", "slower"]
+    assert [compare.verdicts(alone[0], other)[0].verdict for other in alone[1:]] == ["same", "slower"]
 
 
 def test_compare_verdicts() -> None:
     rng = np.random.default_rng(0)
 
-    def one(**figures: tuple[float, float]) -> dict[str, Any]:
+    def one(**figures: tuple[float, float]) -> compare.Run:
         """From medians and how far samples are from them, as a share."""
         rows = rows_of(**dict.fromkeys(figures, 1.0))
         for row, (mid, width) in zip(rows, figures.values()):
             samples = rng.permutation(mid * (1.0 + width * np.linspace(-1.0, 1.0, 60)))
-            row["latency_ms"] = {**measure.spread(samples), "samples": samples.tolist()}
-        return result_of(rows)
+            row.latency_ms = measure.Latency.of(samples.tolist())
+        return run(rows)
 
     base = one(a_fp32=(10, 0.1), b_fp32=(10, 0.1), c_fp32=(10, 0.1))
     cases = {"same": (10.9, 0.01), "unclear": (13, 0.6), "slower": (13, 0.1), "faster": (6, 0.3)}
     for verdict, figures in cases.items():
         after = one(a_fp32=figures, b_fp32=(10, 0.1), c_fp32=(10, 0.1))
-        assert [row["verdict"] for row in compare.verdicts(base, after)] == [verdict, "same", "same"]
+        assert [row.verdict for row in compare.verdicts(base, after)] == [verdict, "same", "same"]
     mood = one(a_fp32=(13, 0.1), b_fp32=(13, 0.1), c_fp32=(12.5, 0.1))  # all alike: the machine's
-    assert {row["verdict"] for row in compare.verdicts(base, mood)} == {"unclear"}
+    assert {row.verdict for row in compare.verdicts(base, mood)} == {"unclear"}
     drift = one(a_fp32=(13, 0.1), b_fp32=(10, 0.1), c_fp32=(10, 0.1))
-    drift["rows"][0]["latency_ms"]["samples"][-10:] = [10.0] * 10  # was as fast as before at the end
-    assert compare.verdicts(base, drift)[0]["verdict"] == "unclear"
+    next(iter(drift.rows.values())).samples[-10:] = [10.0] * 10  # was as fast as before at the end
+    assert compare.verdicts(base, drift)[0].verdict == "unclear"
     other = one(a_fp32=(10, 0.1), d_fp32=(10, 0.1))
-    assert [r["verdict"] for r in compare.verdicts(base, other)] == ["same", "only in A", "only in A", "only in B"]
+    assert [r.verdict for r in compare.verdicts(base, other)] == ["same", "only in A", "only in A", "only in B"]
 
 
 def test_compare_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    a, b = result_of(rows_of(ovsw_bit=4.0, x_fp32=20.0)), result_of(rows_of(ovsw_bit=8.0, x_fp32=20.0))
-    a["context"].update(cpu="one", threads=1, isa="x86_avx2", date="yesterday")
-    b["context"].update(cpu="one", threads=1, isa="portable", date="today")
+    a = result_of(rows_of(ovsw_bit=4.0, x_fp32=20.0), isa="x86_avx2", date="yesterday")
+    b = result_of(rows_of(ovsw_bit=8.0, x_fp32=20.0), isa="portable", date="today")
     paths = [str(tmp_path / name) for name in ("a.json", "b.json", "bad.json")]
     for path, made in zip(paths, (a, b, {"rows": [{}]})):
-        Path(path).write_text(json.dumps(made))
+        Path(path).write_bytes(as_json(made))
     assert cli.main(["compare", *paths[:2]]) == 0
     shown = capsys.readouterr()
     assert cells(shown.out, "resnet18")[0][-1] == "slower"
@@ -221,3 +237,57 @@ def test_compare_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         error = capsys.readouterr().err
         assert second in error
         assert len(error.splitlines()) == 1
+
+
+OLD_ROW = {"network": "resnet18", "engine": "ovsw", "precision": "1-bit", "threads": 1, "batch": 1}
+
+
+def test_compare_reads_what_older_versions_wrote(tmp_path: Path) -> None:
+    """Only what it needs: rows by their key, with samples, and any context."""
+    path = tmp_path / "old.json"
+    row = {**OLD_ROW, "latency_ms": {"median": 2.0, "samples": [1.0, 2.0, 6.0]}, "something": "else"}
+    path.write_text(json.dumps({"context": {"cpu": "some", "old": 1}, "rows": [row]}))
+    found = compare.read(str(path))
+    assert found.context == {"cpu": "some", "old": 1}
+    assert {key: ms.samples for key, ms in found.rows.items()} == {("resnet18", "ovsw", "1-bit", 1, 1): [1.0, 2.0, 6.0]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", '"text"', "3", '{"rows": 1, "context": {}}', '{"rows": [3], "context": {}}'),
+        *('{"rows": []}', '{"rows": [], "context": null}'),
+        *(
+            json.dumps({"context": {}, "rows": [{**OLD_ROW, **row}]})
+            for row in (
+                {},
+                {"latency_ms": None},
+                *(
+                    {"latency_ms": {"median": 1.0, "samples": s}}
+                    for s in ([], None, ["x"], [0.0], [1.0, float("nan")], [float("inf")])
+                ),
+                {"latency_ms": {"median": 1.0, "samples": [1.0]}, "network": []},
+            )
+        ),
+    ],
+)
+def test_compare_refuses_what_is_no_result(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"^\S+file\.json: not a result of ovsw-bench --json \("):
+        compare.read(str(path))
+
+
+def test_json_has_what_was_measured() -> None:
+    """Parts that were not asked for are not there; what is not known is null."""
+    made = result_of(rows_of(ovsw_bit=4.0))
+    found = json.loads(as_json(made))
+    assert set(found) == {"context", "networks", "rows", "skipped"}
+    assert (found["context"]["commit"], found["context"]["interrupted"], found["skipped"]) == (None, False, [])
+    row = found["rows"][0]
+    assert set(row) == {f.name for f in fields(Row)} - {"like", "isa", "memory_mb"}
+    assert set(row["latency_ms"]) == {"median", "p10", "p90", "samples"}
+    made.memory, made.rows[0].memory_mb, made.rows[0].size_mb = {"baseline_mb": 31.0}, 77.0, None
+    found = json.loads(as_json(made))
+    assert found["memory"] == {"baseline_mb": 31.0}
+    assert (found["rows"][0]["memory_mb"], found["rows"][0]["size_mb"]) == (77.0, None)

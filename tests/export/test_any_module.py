@@ -13,9 +13,8 @@ from torch.nn import functional as F
 from ovsw import Engine
 from ovsw import format as bnn
 from ovsw.export import ExportError
-from ovsw.export.fold import fold
-from ovsw.export.pack import pack
-from ovsw.export.trace import trace
+from ovsw.export.frontend.torch_module import trace
+from ovsw.export.passes import build
 from ovsw.export.validate import validate
 from ovsw.nn import BinaryConv2d
 
@@ -338,7 +337,7 @@ def test_any_network(network: type[nn.Module], shape: tuple[int, int, int], seed
     assert min(margins) > 2e-6
     graph = trace(model, shape)
     assert validate(graph) == []
-    packed = pack(fold(graph), shape, [0.0] * 3, [1.0] * 3, {})
+    packed, _ = build(graph, [0.0] * 3, [1.0] * 3, {})
     assert sum(op.kind == "bconv" for op in packed.ops) == len(margins)  # none is computed twice
     data = bnn.to_bytes(packed)
     tolerance = TOLERANCE * max(1.0, float(np.abs(expected).max()))
@@ -390,7 +389,7 @@ def test_exact_or_refused(network: type[nn.Module]) -> None:
     except ExportError:
         assert network is not Added
         return
-    got = Engine(bnn.to_bytes(pack(fold(graph), (3, 5, 5), [0.0] * 3, [1.0] * 3, {}))).run(x.numpy())
+    got = Engine(bnn.to_bytes(build(graph, [0.0] * 3, [1.0] * 3, {})[0])).run(x.numpy())
     assert np.abs(got - expected.reshape(1, -1)).max() < TOLERANCE
 
 

@@ -15,12 +15,11 @@ from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 from ovsw.export import ExportError, ExportOptions, export
 from ovsw.export.cli import main
-from ovsw.export.pack import pack_integer
-from ovsw.export.quantize import TOP, NotIntegerError, quantize
+from ovsw.export.passes.quantize import TOP, NotIntegerError
 from ovsw.nn import create
 
 from support import DATA, oracle, shared
-from support.quantizing import R20, Gentle, folded, loaded, normalisation, randomised, simulated, state_of
+from support.quantizing import R20, Gentle, integer_model, loaded, normalisation, randomised, simulated, state_of
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -77,8 +76,7 @@ def test_random_networks_are_the_exported_ones(name: str) -> None:
     arch = {"resnet18": "ResNet18_1w1a", "resnet34": "ResNet34_1w1a", "cresnet20": R20}[name]
     mean, std = normalisation(arch)
     state = state_of(arch, 32)
-    made, _ = quantize(folded(loaded(arch, state, 32), (3, 32, 32)), mean, std)
-    exported = pack_integer(made, (3, 32, 32), mean, std, {})
+    exported, _ = integer_model(loaded(arch, state, 32), (3, 32, 32), mean, std)
     random_one = random_resnet(name, num_classes=10, size=32, numerics="integer")
     assert random_one.ops == exported.ops
     assert random_one.values == exported.values
@@ -210,15 +208,14 @@ def test_images_of_another_size(tmp_path: Path) -> None:
     checkpoint = tmp_path / "c.pth"
     torch.save(state_of(R20, 32), checkpoint)
     options = ExportOptions(input_size=40, images=str(folder), verify=0)
-    with pytest.raises(ExportError, match="32 pixels, the network takes 40"):
+    with pytest.raises(ExportError, match="of 3x32x32, the network takes 3x40x40"):
         export(checkpoint, tmp_path / "m.bnn", options)
 
 
 def test_the_golden_network_in_integers() -> None:
     checkpoint, io = oracle.golden(DATA / "cResNet20_1w1a_sfTrue.npz")
     model = loaded(R20, checkpoint["state_dict"], 32)
-    made, warnings = quantize(folded(model, (3, 32, 32)), io["mean"], io["std"])
-    packed = pack_integer(made, (3, 32, 32), io["mean"], io["std"], {})
+    packed, warnings = integer_model(model, (3, 32, 32), io["mean"], io["std"])
     assert warnings == []
     logits = numerics.simulate(packed, io["x_u8"])
     assert (np.abs(logits - io["logits64"]).max(axis=1) < 5e-3).any()

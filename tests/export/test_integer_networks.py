@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from ovsw import Engine, numerics
 from ovsw import format as bnn
-from ovsw.export.quantize import NotIntegerError, quantize
+from ovsw.export.passes.quantize import NotIntegerError
 from ovsw.nn import BinaryConv2d, create
 
 from support import oracle
-from support.quantizing import Gentle, folded, randomised, simulated
+from support.quantizing import Gentle, integer_model, randomised, simulated
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -48,7 +48,7 @@ def test_small_and_negative_norm_weights(value: float) -> None:
 
 
 class Pooled(nn.Module):
-    """Pools between a layer and its norm, whose scales have both signs: what `fold` moves has to come back right."""
+    """Pools between a layer and its norm, with scales of both signs: `legalize` has to put each in its right place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def test_a_pool_before_a_negative_norm_of_a_real_layer_is_refused() -> None:
     with torch.no_grad():
         model.stem_norm.weight.fill_(-1.0)  # type: ignore[operator]
     with pytest.raises(NotIntegerError, match=r"stem.0: its result is not clamped"):
-        quantize(folded(model, (3, 12, 8)), *oracle.CIFAR)
+        integer_model(model, (3, 12, 8), *oracle.CIFAR)
 
 
 class Chain(nn.Module):
@@ -159,7 +159,7 @@ def test_extreme_constants(scale: float, bias: float, words: str | None) -> None
 def test_networks_that_are_not_integer(arch: str, reason: str) -> None:
     size = 32
     with pytest.raises(NotIntegerError) as caught:
-        quantize(folded(create(arch, 10, input_size=size), (3, size, size)), *oracle.CIFAR)
+        integer_model(create(arch, 10, input_size=size), (3, size, size), *oracle.CIFAR)
     assert str(caught.value).startswith(reason)
 
 
@@ -193,4 +193,4 @@ class ReadsPixels(nn.Module):
 )
 def test_what_integers_cannot_do(how: str, reason: str) -> None:
     with pytest.raises(NotIntegerError, match=reason):
-        quantize(folded(ReadsPixels(how), (3, 6, 6)), *oracle.CIFAR)
+        integer_model(ReadsPixels(how), (3, 6, 6), *oracle.CIFAR)

@@ -13,7 +13,7 @@ import pytest
 from ovsw import Engine
 from ovsw import format as bnn
 from ovsw.export import export as export_step
-from ovsw.export.pack import pack
+from ovsw.export.passes import build
 
 from support import oracle
 from support.exporting import R20, TOLERANCE, VGG, Folder, assert_runs, case_of, edited, fill, state_of
@@ -124,13 +124,13 @@ def test_force_keeps_the_old_file_if_the_export_fails(folder: Folder) -> None:
 
 
 def test_a_wrong_export_is_not_written(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(*args: Any) -> bnn.Model:
-        model = pack(*args)
+    def wrong(*args: Any) -> tuple[bnn.Model, list[str]]:
+        model, warnings = build(*args)
         scale = model.tensors[model.ops[5].scale or 0]
         scale.array = -scale.array
-        return model
+        return model, warnings
 
-    monkeypatch.setattr(sys.modules[export_step.__module__], "pack", wrong)
+    monkeypatch.setattr(sys.modules[export_step.__module__], "build", wrong)
     folder.save(state_of(R20, 10))
     before = folder.contents()
     assert folder.run() == 1

@@ -14,23 +14,24 @@ from ovsw import format as bnn
 from ovsw import numerics
 from ovsw.bench.random_nets import random_resnet
 from ovsw.export import ir
-from ovsw.export.fold import Fused
-from ovsw.export.pack import pack, pack_integer
-from ovsw.export.quantize import TOP, Integer, quantize
+from ovsw.export.passes.fuse import Fused
+from ovsw.export.passes.lower import Lowered, lower
+from ovsw.export.passes.pack import pack
+from ovsw.export.passes.quantize import TOP, quantize
 from ovsw.image import load_pixels
 
 from support import ROOT, oracle
-from support.quantizing import R20, folded, loaded, normalisation, state_of
+from support.quantizing import R20, integer_model, integer_ops, loaded, normalisation, state_of
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-def real(value: np.ndarray, made: Integer | None) -> np.ndarray:
-    """A value of the simulation as float64, (n, c, h, w); bits without `made`."""
-    if made is None:
+def real(value: np.ndarray, lowered: Lowered | None) -> np.ndarray:
+    """A value of the simulation as float64, (n, c, h, w); bits without `lowered`."""
+    if lowered is None:
         return np.where(value, 1.0, -1.0).transpose(0, 3, 1, 2)
-    assert made.centre is not None
-    return ((value + made.centre) / made.steps).transpose(0, 3, 1, 2)
+    assert lowered.centre is not None
+    return ((value + lowered.centre) / lowered.steps).transpose(0, 3, 1, 2)
 
 
 def float_op(op: bnn.Op, model: bnn.Model, x: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
@@ -43,9 +44,9 @@ def float_op(op: bnn.Op, model: bnn.Model, x: np.ndarray, residual: np.ndarray |
             w = np.where(bnn.unpack_bits(tensor.array, tensor.shape[-1]), 1.0, -1.0)
         y = F.conv2d(t, torch.from_numpy(w.transpose(0, 3, 1, 2).copy()), stride=op.stride, padding=op.pad)
     elif op.kind == "maxpool":
-        y = F.max_pool2d(t, op.kernel, op.stride, op.pad)
+        y = F.max_pool2d(t, op.window, op.stride, op.pad)
     elif op.kind == "avgpool":
-        y = F.avg_pool2d(t, op.kernel, op.stride)
+        y = F.avg_pool2d(t, op.window, op.stride)
     elif op.kind == "channel_pad":
         y = F.pad(t, (0, 0, 0, 0, *op.channels))
     else:
@@ -71,17 +72,17 @@ def float_op(op: bnn.Op, model: bnn.Model, x: np.ndarray, residual: np.ndarray |
 )
 def test_every_op_is_right_to_a_step(arch: str, size: int, options: dict[str, Any]) -> None:
     """Each op is given the simulation's inputs, so that no sign that fell the other way hides what it does."""
-    ops = folded(loaded(arch, state_of(arch, size, **options), size), (3, size, size))
+    ops = integer_ops(loaded(arch, state_of(arch, size, **options), size), (3, size, size))
     mean, std = normalisation(arch)
-    reference = pack(ops, (3, size, size), mean, std, {})
-    made, _ = quantize(ops, mean, std)
-    model = pack_integer(made, (3, size, size), mean, std, {})
+    reference = pack(lower(ops), mean, std, {})
+    lowered, _ = quantize(ops, mean, std)
+    model = pack(lowered, mean, std, {}, "integer")
     assert [(op.kind, op.name, op.out, op.bits) for op in model.ops] == [
         (op.kind, op.name, op.out, op.bits) for op in reference.ops
     ]
     images = np.random.default_rng(5).integers(0, 256, (3, size, size, 3), np.uint8)
     values = numerics.simulate_values(model, images)
-    maps = {op.out: integer for op, integer in zip(model.ops, made)}
+    maps = {op.out: integer for op, integer in zip(model.ops, lowered)}
     for op, other in zip(model.ops, reference.ops):
         x = oracle.prepare(arch, images).astype(np.float64)
         if op.input != 0:
@@ -100,7 +101,7 @@ def test_every_op_is_right_to_a_step(arch: str, size: int, options: dict[str, An
             shift = model.tensors[op.shift or 0].array[:, None, None].astype(np.float64)
             unit = 255 * np.float32(std)[:, None, None] if op.input == 0 else maps[op.input].steps
             sizes = torch.from_numpy(np.abs(x * unit).sum(axis=1, keepdims=True))
-            reach = F.conv2d(sizes, torch.ones(1, 1, *op.kernel).double(), stride=op.stride, padding=op.pad).numpy()
+            reach = F.conv2d(sizes, torch.ones(1, 1, *op.window).double(), stride=op.stride, padding=op.pad).numpy()
             steps = 0.01 + (2.5 if op.input == 0 else 0.5) * reach / 2**shift
         elif op.kind == "avgpool" and (op.out or 0) == model.ops[-1].input:
             steps = 0.51 + 0.5 * np.abs(x).sum(axis=(2, 3)).max() * maps[op.input].steps / 2.0**16
@@ -114,18 +115,18 @@ def test_every_op_is_right_to_a_step(arch: str, size: int, options: dict[str, An
 
 def test_signs_are_exact() -> None:
     """With scales that 15 bits hold, a binary layer rounds what it stores to half a step, and its signs not at all."""
-    ops = folded(loaded(R20, state_of(R20, 32), 32), (3, 32, 32))
+    ops = integer_ops(loaded(R20, state_of(R20, 32), 32), (3, 32, 32))
     for op in [op for op in ops if isinstance(op.core, ir.Dot)]:
         assert op.affine is not None
         unit = 2.0 ** (np.floor(np.log2(np.abs(op.affine.scale) * TOP)) - 14) / TOP
         op.affine.scale = np.clip(np.round(op.affine.scale / unit), -32767, 32767) * unit
     mean, std = oracle.CIFAR
-    reference = pack(ops, (3, 32, 32), mean, std, {})
-    made, _ = quantize(ops, mean, std)
-    model = pack_integer(made, (3, 32, 32), mean, std, {})
+    reference = pack(lower(ops), mean, std, {})
+    lowered, _ = quantize(ops, mean, std)
+    model = pack(lowered, mean, std, {}, "integer")
     images = np.random.default_rng(5).integers(0, 256, (12, 32, 32, 3), np.uint8)
     values = numerics.simulate_values(model, images)
-    maps = {op.out: integer for op, integer in zip(model.ops, made)}
+    maps = {op.out: integer for op, integer in zip(model.ops, lowered)}
     seen = 0
     for op, other in zip(model.ops, reference.ops):
         if op.kind != "bconv":
@@ -163,9 +164,9 @@ def test_a_stream_that_convolutions_read_leaves_them_bits() -> None:
 @functools.cache
 def stem_of(arch: str, size: int, mean: Any, std: Any, **options: str) -> tuple[bnn.Model, list[Fused], float]:
     """The integer model, the ops it was made of, and the steps per unit of its first map; shared by tests."""
-    ops = folded(loaded(arch, state_of(arch, size), size), (3, size, size))
-    made, _ = quantize(ops, mean, std, **options)
-    return pack_integer(made, (3, size, size), mean, std, {}), ops, made[0].steps
+    ops = integer_ops(loaded(arch, state_of(arch, size), size), (3, size, size))
+    lowered, _ = quantize(ops, mean, std, **options)
+    return pack(lowered, mean, std, {}, "integer"), ops, lowered[0].steps
 
 
 @pytest.mark.parametrize(("arch", "size"), [(R20, 32), ("ResNet18_1w1a", 48)])
@@ -232,8 +233,7 @@ def test_errors_of_a_stem_cancel_on_a_photo(arch: str, size: int, gain: float, s
 def agreement(arch: str, state: oracle.State, size: int, n: int, **options: str) -> tuple[float, np.ndarray]:
     """Share of equal top-1, and the largest difference of each image's logits, between simulation and oracle."""
     mean, std = normalisation(arch)
-    made, _ = quantize(folded(loaded(arch, state, size), (3, size, size)), mean, std, **options)
-    model = pack_integer(made, (3, size, size), mean, std, {})
+    model, _ = integer_model(loaded(arch, state, size), (3, size, size), mean, std, **options)
     numerics.check(model)
     images = oracle.pick_images(arch, state, np.random.default_rng(1), n, 8 * n, size)
     logits = numerics.simulate(model, images)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ovsw import Engine
+from ovsw import Engine, _testing, numerics
 from ovsw import format as bnn
 
 from support import DATA
@@ -112,18 +112,28 @@ def test_record_fields_are_those_of_the_loader() -> None:
 @pytest.mark.parametrize(
     ("title", "python", "cpp"),
     [
-        ("Numerics", bnn.NUMERICS, ("csrc/format/file.h", "Numerics")),
+        ("Numerics", bnn.NUMERICS, ("kernels/kernels.h", "Numerics")),
         ("Dtypes", {name: code for name, (code, _) in bnn.DTYPES.items()}, ("csrc/format/file.h", "Dtype")),
-        ("Op kinds", bnn.OP_KINDS, ("csrc/graph/graph.h", "OpKind")),
+        ("Op kinds", bnn.OP_KINDS, ("csrc/graph/ops.h", "OpKind")),
         ("Activations", bnn.ACTIVATIONS, ("kernels/kernels.h", "Act")),
-        ("Value kinds", bnn.VALUE_KINDS, None),
+        ("Value kinds", bnn.VALUE_KINDS, ("kernels/kernels.h", "Element")),
     ],
 )
-def test_enumerations(title: str, python: dict[str, int], cpp: tuple[str, str] | None) -> None:
+def test_enumerations(title: str, python: dict[str, int], cpp: tuple[str, str]) -> None:
     documented = {name: int(code) for code, name, _ in rows(title)}
     assert documented == python
-    if cpp:
-        assert documented == cpp_enum(*cpp)
+    assert documented == cpp_enum(*cpp)
+
+
+def test_ops_of_the_engine_are_those_of_the_simulation() -> None:
+    """Two readings of the same text: which ops there are, and which tensors each has in integers."""
+    ops = {op["name"]: op for op in _testing.op_rows()}
+    assert {name: op["code"] for name, op in ops.items()} == bnn.OP_KINDS
+    codes = {name: code for name, (code, _) in bnn.DTYPES.items()}
+    for name, op in ops.items():
+        assert op["integer"] == {key: codes[dtype] for key, dtype in numerics._CONSTANTS[name].items()}
+        assert op["max_shift"] in ((0,) if not op["integer"] else (numerics.MAX_SHIFT, numerics.MAX_WIDE_SHIFT))
+        assert bool(op["window"]) == (name in numerics._WINDOWED)
 
 
 def test_element_sizes() -> None:
@@ -154,10 +164,11 @@ def test_limits() -> None:
     assert limits["elements"] == cpp_constant(graph, "kMaxElements")
     assert limits["name"] == bnn.MAX_NAME == cpp_constant(file, "kMaxName")
     assert limits["input_channels"] == cpp_constant(graph, "kMaxInputChannels")
-    assert limits["kernel"] == cpp_constant(graph, "kMaxKernel")
+    windows = {op["name"]: op["window"] for op in _testing.op_rows()}
+    assert {n for name, n in windows.items() if n and name != "avgpool"} == {limits["window"]}
     assert re.search(r"features <= \(1u << 20\)", source(graph))
     assert limits["features"] == 1 << 20
-    assert re.search(r"kernel_w < 1e9", source(graph))
+    assert re.search(r"window_w < 1e9", source(graph))
     assert limits["taps"] == 10**9 - 1
     assert f"more than {cpp_constant(plan, 'kMaxArena')} bytes" in section("Limits")
 

@@ -71,10 +71,10 @@ def test_maps_that_need_too_much_memory_together_are_refused(copies: int) -> Non
     shape = (128, 1024, 1000)
     model = small_model(shape=shape)
     for _ in range(1, copies):
-        model.ops.append(bnn.Op("eltwise", "", 0, out=model.add_value("map", *shape)))
+        model.ops.append(bnn.Op("eltwise", "", 0, out=model.add_value("f32", *shape)))
     for i in range(copies + 1):
-        pool = bnn.Op("maxpool", "", i, kernel=(128, 125), stride=(128, 125))
-        pool.out = model.add_value("map", 128, 8, 8)
+        pool = bnn.Op("maxpool", "", i, window=(128, 125), stride=(128, 125))
+        pool.out = model.add_value("f32", 128, 8, 8)
         model.ops.append(pool)
     message = load_in_child(bnn.to_bytes(model))
     if copies == 3:
@@ -91,7 +91,7 @@ def many_long_names() -> bytes:
     """1,000 ops with the same name of 1 MB."""
     model = small_model()
     for i in range(1, 1000):
-        model.ops.append(bnn.Op("eltwise", "", i, out=model.add_value("map", 1, 1, 1)))
+        model.ops.append(bnn.Op("eltwise", "", i, out=model.add_value("f32", 1, 1, 1)))
     model.ops[0].name = "x" * 1_000_000
     file = File(bnn.to_bytes(model))
     for i in range(1000):
@@ -104,13 +104,13 @@ def one_weight_for_all() -> bytes:
     model = small_model(shape=(512, 1, 1))
     weight = model.add_tensor(np.zeros((512, 512)))
     for i in range(1, 1000):
-        model.ops.append(bnn.Op("linear", "", i, out=model.add_value("map", 512, 1, 1), weight=weight))
+        model.ops.append(bnn.Op("linear", "", i, out=model.add_value("f32", 512, 1, 1), weight=weight))
     return bnn.to_bytes(model)
 
 
 def wide_pool() -> bytes:
     """A 17 KB file with a 255 x 255 window over one pixel of 2,048 channels."""
-    return bnn.to_bytes(small_model("maxpool", (2048, 1, 1), kernel=(255, 255), pad=(127, 127)))
+    return bnn.to_bytes(small_model("maxpool", (2048, 1, 1), window=(255, 255), pad=(127, 127)))
 
 
 def wide_binary_window() -> bytes:
@@ -119,8 +119,8 @@ def wide_binary_window() -> bytes:
     model.values[1] = bnn.Value("bits", 1024, 1, 1)
     model.ops[0].out, model.ops[0].bits = None, 1
     weight = model.add_bits(np.ones((1, 255, 255, 1024), np.bool_))
-    model.output = model.add_value("map", 1, 1, 1)
-    model.ops.append(bnn.Op("bconv", "b", 1, out=2, weight=weight, kernel=(255, 255), pad=(127, 127)))
+    model.output = model.add_value("f32", 1, 1, 1)
+    model.ops.append(bnn.Op("bconv", "b", 1, out=2, weight=weight, window=(255, 255), pad=(127, 127)))
     return bnn.to_bytes(model)
 
 
@@ -153,6 +153,6 @@ def test_a_wide_binary_window_loads_in_reasonable_time() -> None:
     model.ops[0].out, model.ops[0].bits = None, 1
     weight = model.add_bits(np.ones((1, side, side, 1), np.bool_))
     out = 2 * side - 1
-    model.output = model.add_value("map", 1, out, out)
-    model.ops.append(bnn.Op("bconv", "b", 1, out=2, weight=weight, kernel=(side, side), pad=(side - 1, side - 1)))
+    model.output = model.add_value("f32", 1, out, out)
+    model.ops.append(bnn.Op("bconv", "b", 1, out=2, weight=weight, window=(side, side), pad=(side - 1, side - 1)))
     assert load_in_child(bnn.to_bytes(model), seconds=60)

@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[Edit, str]] = {
     "i32 from bconv": (set_kind(3, "i32"), "op 1 'one'"),
     "i32 from the stem": (both(set_kind(1, "i32"), set_op(0, act="none")), "op 0 'stem'"),
     "i32 read by a pool": (set_op(4, input=5), "op 4 'pool'"),
-    "f32 in the middle": (set_kind(6, "map"), "op 3 'two'"),
+    "f32 in the middle": (set_kind(6, "f32"), "op 3 'two'"),
     "logits as integers": (set_kind(9, "i16"), ""),
     "no shift": (drop(1, "shift"), "op 1 'one'"),
     "no scale": (drop(5, "scale"), "op 5 'mean'"),

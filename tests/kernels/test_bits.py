@@ -47,7 +47,7 @@ def network(name: str) -> bnn.Model:
     model = random_resnet(arch, numerics="integer", weights=weights or "int16")
     for index, op in enumerate(model.ops):
         seed = 8 * index
-        taps = int(np.prod(model.tensors[op.weight].shape[1:])) if op.weight is not None else int(np.prod(op.kernel))
+        taps = int(np.prod(model.tensors[op.weight].shape[1:])) if op.weight is not None else int(np.prod(op.window))
 
         def put(ref: int | None, values: np.ndarray) -> None:
             assert ref is not None

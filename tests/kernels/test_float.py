@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ovsw import _testing
-from ovsw.format import pack_bits, unpack_bits
+
+from support.ops import run_op
 
 CHANNELS = [*range(1, 131)]
 WORD_CHANNELS = [1, 2, 3, 8, 16, 31, 32, 33, 63, 64, 65, 96, 127, 128, 129, 130]
@@ -17,39 +18,15 @@ MAPS = [(1, 1), (1, 2), (2, 1), (2, 2), (3, 3), (4, 4), (5, 7), (7, 5), (8, 8), 
 
 
 def kernel(isa: str, op: str, x: np.ndarray, **changes: Any) -> tuple[Any, Any]:
-    """Runs one kernel; `x` is (h, w, c): booleans for bconv, else float32. Gives back the map and unpacked bits."""
-    call: dict[str, Any] = {
-        "weight": None,
-        "out_c": x.shape[2],
-        "kernel": (1, 1),
-        "stride": (1, 1),
-        "pad": (0, 0),
-        "scale": None,
-        "offset": None,
-        "residual": None,
-        "act": "none",
-        "lo": 0.0,
-        "hi": 0.0,
-        "slope": None,
-        "want_map": True,
-        "want_bits": True,
-        "in_place": False,
-        "channel_shift": 0,
-        "split": 0,
-    }
-    call.update(changes)
-    if op == "bconv":
-        call["out_c"], *call["kernel"] = call["weight"].shape[:3]
-        call["weight"] = pack_bits(call["weight"])
-    elif op == "conv":
-        call["out_c"], *call["kernel"] = call["weight"].shape[:3]
-    data = pack_bits(x) if op == "bconv" else np.ascontiguousarray(x, np.float32)
-    out, bits = _testing.run_kernel(isa=isa, op=op, input=data, in_shape=x.shape, **call)
-    if bits is not None:
-        tail = call["out_c"] % 64
-        assert not tail or not np.any(bits[..., -1] >> np.uint64(tail)), "bits past the last channel"
-        bits = unpack_bits(bits, call["out_c"])
-    return out, bits
+    """Runs one kernel; `x` is (h, w, c): booleans for bconv, else float32. Gives back the map and its bits."""
+    e = {key: changes.pop(key, None) for key in ("scale", "offset", "slope", "act", "lo", "hi")}
+    dtypes = {"scale": "f64", "offset": "f64", "slope": "f32"}
+    constants = {key: (e[key], dtype) for key, dtype in dtypes.items() if e[key] is not None}
+    if e["act"] != "prelu":
+        constants.pop("slope", None)
+    changes.update(act=e["act"] or "none", clamp=(e["lo"] or 0.0, e["hi"] or 0.0))
+    result = run_op(isa, "float", op, x, constants=constants, **{"out": "f32", **changes})
+    return result.get("out"), result.get("bits")
 
 
 def epilogue(core: np.ndarray, **e: Any) -> np.ndarray:
@@ -162,10 +139,10 @@ def test_bconv_epilogue(isa: str, c: int, act: str, affine: bool, residual: str 
         out, bits = kernel(isa, "bconv", x, weight=w, pad=(1, 1), in_place=residual == "in place", split=split, **e)
         np.testing.assert_array_equal(out, expected)
         np.testing.assert_array_equal(bits, expected >= 0)
-    only_bits = kernel(isa, "bconv", x, weight=w, pad=(1, 1), want_map=False, **e)
+    only_bits = kernel(isa, "bconv", x, weight=w, pad=(1, 1), out=None, **e)
     assert only_bits[0] is None
     np.testing.assert_array_equal(only_bits[1], expected >= 0)
-    only_map = kernel(isa, "bconv", x, weight=w, pad=(1, 1), want_bits=False, **e)
+    only_map = kernel(isa, "bconv", x, weight=w, pad=(1, 1), bits=False, **e)
     assert only_map[1] is None
     np.testing.assert_array_equal(only_map[0], expected)
 
@@ -216,7 +193,7 @@ def test_pools(isa: str, c: int) -> None:
         padded = np.full((h + 2 * p, w + 2 * p, c), -np.inf)
         padded[p : p + h, p : p + w] = x
         windows = np.lib.stride_tricks.sliding_window_view(padded, (k, k), axis=(0, 1))[::s, ::s]
-        geometry: dict[str, Any] = {"kernel": (k, k), "stride": (s, s), "pad": (p, p), "split": 3}
+        geometry: dict[str, Any] = {"window": (k, k), "stride": (s, s), "pad": (p, p), "split": 3}
         out, bits = kernel(isa, "maxpool", x, **geometry)
         np.testing.assert_array_equal(out, windows.max(axis=(-2, -1)))
         np.testing.assert_array_equal(bits, windows.max(axis=(-2, -1)) >= 0)
@@ -231,7 +208,7 @@ def test_channel_pad_and_eltwise(isa: str, c: int) -> None:
     x = rng.normal(size=(3, 4, c)).astype(np.float32)
     padded = np.concatenate([np.zeros((3, 4, 2)), x, np.zeros((3, 4, 5))], axis=2)
     e = {"residual": rng.normal(size=padded.shape).astype(np.float32), "act": "clamp", "lo": 0.0, "hi": float("inf")}
-    out, _ = kernel(isa, "channel_pad", x, out_c=c + 7, channel_shift=2, split=5, **e)
+    out, _ = kernel(isa, "channel_pad", x, channels=(2, 5), split=5, **e)
     np.testing.assert_array_equal(out, epilogue(padded, **e))
     scaled = {"scale": rng.normal(size=c), "offset": rng.normal(size=c), "residual": x}
     out, bits = kernel(isa, "eltwise", x, **scaled)

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovsw import _testing
-from ovsw.format import pack_bits, unpack_bits
+from support.ops import run_op
 
 Pair = tuple[int, int]
 Rng = np.random.Generator
@@ -18,41 +17,27 @@ CHANNELS = [1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 12
 
 
 def run(isa: str, name: str, x: np.ndarray, **changes: Any) -> dict[str, np.ndarray]:
-    """One kernel; `x` is (h, w, c): booleans for bconv, uint8 for conv_u8, int16 for the others. Bits come unpacked."""
-    call: dict[str, Any] = {
-        "weight": None,
-        "out_c": x.shape[2],
-        "kernel": (1, 1),
-        "stride": (1, 1),
-        "pad": (0, 0),
-        "mean": [0.0] * x.shape[2],
-        "mult": None,
-        "offset": None,
-        "shift": None,
-        "residual": None,
-        "residual32": None,
-        "lo": -32768,
-        "hi": 32767,
-        "in_place": False,
-        "wanted": ["out", "bits"],
-        "channel_shift": 0,
-        "logit_scale": 1.0,
-        "split": 0,
-    }
-    call.update(changes)
-    if call["weight"] is not None:
-        call["out_c"] = len(call["weight"])
-        if call["weight"].ndim == 4:
-            call["kernel"] = call["weight"].shape[1:3]
-    if name == "bconv":
-        call["weight"] = pack_bits(call["weight"])
-    data = pack_bits(x) if name == "bconv" else x
-    result = dict(_testing.run_int_kernel(isa=isa, name=name, input=data, in_shape=x.shape, **call))
-    if "bits" in result:
-        tail = call["out_c"] % 64
-        assert not tail or not np.any(result["bits"][..., -1] >> np.uint64(tail)), "bits past the last channel"
-        result["bits"] = unpack_bits(result["bits"], call["out_c"])
-    return result
+    """One kernel; `x` is (h, w, c): booleans for bconv, uint8 for conv_u8, int16 for the others.
+
+    `wanted` names what it writes: out (i16), out32, bits, logits.
+    """
+    dtypes = {"scale": "i16", "offset": "i32", "shift": "u8"}
+    constants = {key: (changes.pop(key), dtype) for key, dtype in dtypes.items() if key in changes}
+    if name == "linear":
+        constants["scale"] = (np.float32([changes.pop("logit_scale")]), "f32")
+    wanted = changes.pop("wanted", ["out", "bits"])
+    kinds = {"out": "i16", "out32": "i32", "logits": "f32"}
+    first = next((key for key in kinds if key in wanted), None)
+    limits = changes.pop("lo", None), changes.pop("hi", None)
+    if limits != (None, None):
+        changes.update(act="clamp", clamp=limits)
+    residual = changes.pop("residual", None)
+    residual32 = changes.pop("residual32", None)
+    changes["residual"] = residual if residual is not None else residual32
+    out, bits = first and kinds[first], "bits" in wanted
+    result = run_op(isa, "integer", name.split("_")[0] if "conv_" in name else name, x, constants=constants,
+                    out=out, bits=bits, **changes)  # fmt: skip
+    return {first if key == "out" and first else key: value for key, value in result.items()}
 
 
 def taps(x: np.ndarray, kernel: Pair, stride: Pair, pad: Pair, fill: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +85,7 @@ def bconv_constants(rng: Rng, out_c: int, k: int) -> dict[str, np.ndarray]:
     shift[-1] = 31 if rng.random() < 0.2 else shift[-1]
     offset = rng.integers(-(2**24), 2**24, out_c) + (1 << shift >> 1)
     offset = np.clip(offset, -(2**31 - 1 - mult * k), 2**31 - 1 - mult * k)
-    return {"mult": mult.astype(np.int16), "shift": shift.astype(np.int32), "offset": offset.astype(np.int32)}
+    return {"scale": mult.astype(np.int16), "shift": shift.astype(np.int32), "offset": offset.astype(np.int32)}
 
 
 def check_bconv(
@@ -114,7 +99,7 @@ def check_bconv(
     **extra: Any,
 ) -> None:
     constants = bconv_constants(rng, len(w), w[0].size)
-    m, o, s = (constants[k].astype(np.int64) for k in ("mult", "offset", "shift"))
+    m, o, s = (constants[k].astype(np.int64) for k in ("scale", "offset", "shift"))
     q = (m * dots(signs(x), signs(w), stride, pad) + o) >> s
     for split in splits:
         got = run(isa, "bconv", x, weight=w, stride=stride, pad=pad, split=split, **constants, **extra)
@@ -319,7 +304,7 @@ def test_linear(isa: str, features: int, out_c: int) -> None:
             isa, "linear", x, weight=weight, shift=shift.astype(np.int32), offset=offset.astype(np.int32),
             logit_scale=float(scale), wanted=["logits"], split=x_bits % 2,
         )  # fmt: skip
-        np.testing.assert_array_equal(got["logits"], q.astype(np.float32) * scale)
+        np.testing.assert_array_equal(got["logits"].reshape(-1), q.astype(np.float32) * scale)
 
 
 @pytest.mark.parametrize("c", [1, 3, 8, 16, 64, 70])
@@ -329,7 +314,7 @@ def test_pools(isa: str, c: int) -> None:
         if 2 * p > k or h + 2 * p < k or w + 2 * p < k:
             continue
         x = rng.integers(-32768, 32768, (h, w, c)).astype(np.int16)
-        geometry: dict[str, Any] = {"kernel": (k, k), "stride": (s, s), "pad": (p, p), "split": 3}
+        geometry: dict[str, Any] = {"window": (k, k), "stride": (s, s), "pad": (p, p), "split": 3}
         windows, _ = taps(x, (k, k), (s, s), (p, p), fill=-(1 << 20))
         limits = {"lo": -16384, "hi": 20000}
         expect(windows.max(axis=(2, 3)), run(isa, "maxpool", x, **geometry, **limits), (h, w, k, s, p), **limits)
@@ -340,7 +325,7 @@ def test_pools(isa: str, c: int) -> None:
             offset = rng.integers(-(2**31), 2**31, c)
             q = (mult * windows.sum(axis=(2, 3)) + offset) >> shift
             constants = {
-                "mult": mult.astype(np.int16), "shift": shift.astype(np.int32), "offset": offset.astype(np.int32)
+                "scale": mult.astype(np.int16), "shift": shift.astype(np.int32), "offset": offset.astype(np.int32)
             }  # fmt: skip
             expect(q, run(isa, "avgpool", x, **geometry, **constants), (h, w, k, s, p))
 
@@ -351,6 +336,6 @@ def test_channel_pad_and_eltwise(isa: str, c: int) -> None:
     x = rng.integers(-32768, 32768, (3, 4, c)).astype(np.int16)
     padded = np.concatenate([np.zeros((3, 4, 2)), x, np.zeros((3, 4, 5))], axis=2).astype(np.int64)
     extra: dict[str, Any] = {"residual": rng.integers(-32768, 32768, padded.shape).astype(np.int16), "lo": -9, "hi": 99}
-    expect(padded, run(isa, "channel_pad", x, out_c=c + 7, channel_shift=2, split=5, **extra), c, **extra)
+    expect(padded, run(isa, "channel_pad", x, channels=(2, 5), split=5, **extra), c, **extra)
     wide = {"residual32": rng.integers(-(2**30), 2**30, x.shape).astype(np.int32), "lo": -16384, "hi": 16384}
     expect(x.astype(np.int64), run(isa, "eltwise", x, split=5, **wide), c, **wide)

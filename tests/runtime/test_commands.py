@@ -98,11 +98,11 @@ def test_info(model: str, capsys: pytest.CaptureFixture[str]) -> None:
         "op": "bconv",
         "input": [64, 8, 8],
         "output": [64, 8, 8],
-        "kernel": [3, 3],
+        "window": [3, 3],
         "stride": [1, 1],
         "bits": 1,
         "bytes": 64 * 9 * 8 + 64 * 16,
-        "stores": "map+bits",
+        "stores": "f32+bits",
     }
 
 
@@ -135,14 +135,12 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_random_networks_have_the_exported_structure() -> None:
     """Made without torch, but op for op what the exporter makes of the real network."""
     pytest.importorskip("torch")
-    from ovsw.export.fold import fold
-    from ovsw.export.pack import pack
-    from ovsw.export.trace import trace
+    from ovsw.export.frontend.torch_module import trace
+    from ovsw.export.passes import build
     from ovsw.nn import create
 
     for name, arch in (("resnet18", "ResNet18_1w1a"), ("resnet34", "ResNet34_1w1a")):
-        ops = fold(trace(create(arch, 10).eval(), (3, 64, 64)))
-        exported = pack(ops, (3, 64, 64), (0, 0, 0), (1, 1, 1), {})
+        exported, _ = build(trace(create(arch, 10).eval(), (3, 64, 64)), (0, 0, 0), (1, 1, 1), {})
         made = random_resnet(name, num_classes=10, size=64)
         assert made.ops == exported.ops
         assert made.values == exported.values

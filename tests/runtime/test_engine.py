@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ovsw import Engine, _core
+from ovsw import Engine, cpu
 from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 
@@ -186,8 +186,8 @@ def test_marks(engine: Engine) -> None:
     mark = ctypes.CFUNCTYPE(None)(lambda: calls.append(None))
     address = ctypes.cast(mark, ctypes.c_void_p).value
     assert address is not None
-    engine._core.run_marked(pixels(), address)
-    assert len(calls) == 2 + len(engine._core.steps())
+    engine.run_marked(pixels(), address)
+    assert len(calls) == 1 + len(engine.steps)
 
 
 @pytest.mark.parametrize(
@@ -241,10 +241,10 @@ def test_refused_options(small: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     for threads in (0, -1, 1000, True, 1.5, "2"):
         with pytest.raises(ValueError, match="threads"):
             Engine(small, threads=threads)  # type: ignore[arg-type]
-    known = "x86_avx512, x86_avx2, arm_neon_dot, arm_neon, portable"
+    known = "arm_neon, arm_neon_dot, portable, x86_avx2, x86_avx512"
     with pytest.raises(ValueError, match=f"unknown isa 'abacus'; known are {known}"):
         Engine(small, isa="abacus")
-    unsupported = [name for name, supported in _core.tables() if not supported]
+    unsupported = [name for name, supported in cpu.isas().items() if not supported]
     for name in unsupported:
         with pytest.raises(RuntimeError, match="not supported by this CPU"):
             Engine(small, isa=name)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ovsw import _core
+from ovsw import cpu
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared"
-TABLES = [name for name, supported in _core.tables() if supported]
+TABLES = cpu.supported_isas()
 
 
 def shared(*parts: str) -> Path:

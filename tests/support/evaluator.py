@@ -38,7 +38,7 @@ def signs(tensor: bnn.Tensor) -> np.ndarray:
 
 def window(op: bnn.Op, x: np.ndarray) -> tuple[int, int, Callable[[int, int], list[tuple[int, int, np.ndarray]]]]:
     """The rows and columns of the result, and for each of its pixels the taps inside: (i, j, channels there)."""
-    (h, w, _), (kh, kw), (sh, sw), (ph, pw) = x.shape, op.kernel, op.stride, op.pad
+    (h, w, _), (kh, kw), (sh, sw), (ph, pw) = x.shape, op.window, op.stride, op.pad
 
     def taps(y0: int, x0: int) -> list[tuple[int, int, np.ndarray]]:
         at = ((i, j, y0 * sh + i - ph, x0 * sw + j - pw) for i in range(kh) for j in range(kw))
@@ -72,7 +72,7 @@ def core(model: bnn.Model, op: bnn.Op, x: np.ndarray, check: Callable[[np.ndarra
             result[y, z] = np.max([pixel for _, _, pixel in inside], axis=0)
         elif op.kind == "avgpool":
             total = np.sum([pixel for _, _, pixel in inside], axis=0)
-            result[y, z] = total / (op.kernel[0] * op.kernel[1])
+            result[y, z] = total / (op.window[0] * op.window[1])
         else:
             products = np.concatenate([weight[:, i, j] * pixel for i, j, pixel in inside], axis=1)
             if op.kind == "conv":
@@ -103,7 +103,7 @@ def evaluate(
             v = np.where(v >= 0, v, v * model.tensors[op.slope or 0].array)
         shape = (v.shape[2], v.shape[0], v.shape[1])
         if op.out is not None:
-            assert model.values[op.out] == bnn.Value("map", *shape)
+            assert model.values[op.out] == bnn.Value("f32", *shape)
             values[op.out] = v
         if op.bits is not None:
             assert model.values[op.bits] == bnn.Value("bits", *shape)

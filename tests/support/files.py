@@ -124,7 +124,7 @@ def load_and_run(data: bytes) -> str:
         assert NAMES_THE_THING.search(message), f"the message names nothing: {message}"
         return message
     engine = Engine(data)
-    if engine._core.arena_bytes < 1 << 26:
+    if engine.memory.maps < 1 << 26:
         engine.run(np.zeros(engine.input_shape, np.float32))
     return "ran"
 

@@ -63,7 +63,7 @@ def load(data: bytes) -> str:
         engine = Engine(data)
     except ValueError as e:
         return str(e)
-    if engine._core.arena_bytes > 1 << 26:
+    if engine.memory.maps > 1 << 26:
         return "too large to run here"
     engine.run(np.zeros(engine.input_shape, np.float32))
     return "ran"
@@ -138,7 +138,7 @@ def mutate_model(rng: random.Random, m: bnn.Model) -> None:
         setattr(op, rng.choice(("weight", "scale", "offset", "slope")), rng.choice([None, *range(len(m.tensors))]))
     elif way == 4:
         pair = (rng.choice((0, 1, 1, 2, 3, 255)), rng.choice((0, 1, 1, 2, 3, 6)))
-        setattr(op, rng.choice(("kernel", "stride", "pad", "channels")), pair)
+        setattr(op, rng.choice(("window", "stride", "pad", "channels")), pair)
     elif way == 5:
         value = rng.choice(m.values)
         setattr(value, rng.choice("chw"), rng.choice((1, 2, 3, 4, 64, 65)))

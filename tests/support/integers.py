@@ -41,8 +41,8 @@ def naive(model: bnn.Model, image: np.ndarray) -> dict[int, Any]:
                 logits.append(np.float32(q) * np.float32(scale[0]))
             values[op.out or 0] = [[logits]]
             continue
-        out_h = (h + 2 * op.pad[0] - op.kernel[0]) // op.stride[0] + 1
-        out_w = (w + 2 * op.pad[1] - op.kernel[1]) // op.stride[1] + 1
+        out_h = (h + 2 * op.pad[0] - op.window[0]) // op.stride[0] + 1
+        out_w = (w + 2 * op.pad[1] - op.window[1]) // op.stride[1] + 1
         weight: Any = None
         if op.weight is not None:
             tensor = model.tensors[op.weight]
@@ -56,7 +56,7 @@ def naive(model: bnn.Model, image: np.ndarray) -> dict[int, Any]:
         stored, bits = [], []
         for y0, x0 in itertools.product(range(out_h), range(out_w)):
             taps = []
-            for i, j in itertools.product(range(op.kernel[0]), range(op.kernel[1])):
+            for i, j in itertools.product(range(op.window[0]), range(op.window[1])):
                 r, s = y0 * op.stride[0] + i - op.pad[0], x0 * op.stride[1] + j - op.pad[1]
                 if 0 <= r < h and 0 <= s < w:
                     taps.append((i, j, x[r][s]))
@@ -136,10 +136,10 @@ class RandomModel:
         if kind in ("bconv", "conv", "linear"):
             out = rng.choice((1, 3, 8, 17, 33, 65))
         if kind == "bconv":
-            op.weight = m.add_bits(self.integers((out, *op.kernel, c), 100) > 0)
+            op.weight = m.add_bits(self.integers((out, *op.window, c), 100) > 0)
         width = rng.choice(("i16", "i8"))
         if kind == "conv":
-            op.weight = m.add_tensor(self.integers((out, *op.kernel, c), 32767 if width == "i16" else 127), width)
+            op.weight = m.add_tensor(self.integers((out, *op.window, c), 32767 if width == "i16" else 127), width)
         if kind == "linear":
             h = w = 1
             features = int(np.prod(shape))
@@ -154,7 +154,7 @@ class RandomModel:
             op.act, op.clamp = "clamp", (lo, rng.randint(max(lo, -50), 32767))
         stores = "out" if plain or force_map else rng.choice(("out", "bits", "both", "both"))
         if stores != "bits":
-            op.out = m.add_value("map" if kind == "linear" else "i32" if wide else "i16", out, h, w)
+            op.out = m.add_value("f32" if kind == "linear" else "i32" if wide else "i16", out, h, w)
         if stores != "out":
             op.bits = m.add_value("bits", out, h, w)
         m.ops.append(op)
@@ -164,17 +164,17 @@ class RandomModel:
     def window(self, op: bnn.Op, shape: tuple[int, int, int]) -> tuple[int, int]:
         sides = []
         for axis, n in enumerate(shape[1:]):
-            kernel = self.rng.randint(1, 4)
-            most = {"avgpool": 0, "maxpool": kernel // 2}.get(op.kind, kernel - 1)
+            window = self.rng.randint(1, 4)
+            most = {"avgpool": 0, "maxpool": window // 2}.get(op.kind, window - 1)
             pad = self.rng.randint(0, most)
-            if kernel > n + 2 * pad:
-                kernel, pad = 1, 0
+            if window > n + 2 * pad:
+                window, pad = 1, 0
             stride = self.rng.randint(1, 3)
-            for name, number in (("kernel", kernel), ("stride", stride), ("pad", pad)):
+            for name, number in (("window", window), ("stride", stride), ("pad", pad)):
                 pair = list(getattr(op, name))
                 pair[axis] = number
                 setattr(op, name, tuple(pair))
-            sides.append((n + 2 * pad - kernel) // stride + 1)
+            sides.append((n + 2 * pad - window) // stride + 1)
         return sides[0], sides[1]
 
     def constants(self, op: bnn.Op, out: int) -> None:
@@ -256,16 +256,16 @@ def small(kernel: int = 3, channels: int = 4, seed: int = 0) -> bnn.Model:
     b, bb = m.add_value("i16", c, 6, 6), m.add_value("bits", c, 6, 6)
     short, d = m.add_value("i32", c, 6, 6), m.add_value("i16", c, 6, 6)
     pooled, mean = m.add_value("i16", c, 3, 3), m.add_value("i16", c, 1, 1)
-    logits = m.add_value("map", c, 1, 1)
+    logits = m.add_value("f32", c, 1, 1)
     clamp: dict[str, Any] = {"act": "clamp", "clamp": (-16384, 16384)}
-    three: dict[str, Any] = {"kernel": (3, 3), "pad": (1, 1)}
-    head: dict[str, Any] = {"kernel": (3, 3), "stride": (3, 3)}
+    three: dict[str, Any] = {"window": (3, 3), "pad": (1, 1)}
+    head: dict[str, Any] = {"window": (3, 3), "stride": (3, 3)}
     m.ops = [
         bnn.Op("conv", "stem", x, out=a, bits=ab, weight=real(2, 3), **tensors(), **clamp, **three),
         bnn.Op("bconv", "one", ab, out=b, bits=bb, residual=a, weight=binary(), **tensors(9000), **clamp, **three),
         bnn.Op("conv", "short", b, out=short, weight=real(c, 1), **tensors()),
         bnn.Op("bconv", "two", bb, out=d, residual=short, weight=binary(), **tensors(900), **clamp, **three),
-        bnn.Op("maxpool", "pool", d, out=pooled, kernel=(2, 2), stride=(2, 2)),
+        bnn.Op("maxpool", "pool", d, out=pooled, window=(2, 2), stride=(2, 2)),
         bnn.Op("avgpool", "mean", pooled, out=mean, **tensors(30000, 5, 18), **head),
         bnn.Op("linear", "fc", mean, out=logits, weight=m.add_tensor(rng.integers(-99, 99, (c, c)), "i16")),
     ]

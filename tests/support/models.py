@@ -27,12 +27,12 @@ def tiny_model() -> bnn.Model:
     labels = {"labels": ["no", "sí"]}
     m = bnn.Model([], [], [], output=5, mean=0, std=1, metadata={"arch": "tiny", "num_classes": 2, **labels})
     m.values = [
-        bnn.Value("map", 1, 4, 4),
-        bnn.Value("map", 3, 4, 4),
+        bnn.Value("f32", 1, 4, 4),
+        bnn.Value("f32", 3, 4, 4),
         bnn.Value("bits", 3, 4, 4),
-        bnn.Value("map", 3, 4, 4),
-        bnn.Value("map", 3, 2, 2),
-        bnn.Value("map", 2, 1, 1),
+        bnn.Value("f32", 3, 4, 4),
+        bnn.Value("f32", 3, 2, 2),
+        bnn.Value("f32", 2, 1, 1),
     ]
     m.add_tensor(np.array([0.5]))
     m.add_tensor(np.array([0.25]))
@@ -48,7 +48,7 @@ def tiny_model() -> bnn.Model:
         "slope": m.add_tensor(np.array([0.25, 0.5, -0.125])),
     }
     fc = m.add_tensor(ramp((2, 12), 5, 11, 0.125))
-    square = {"kernel": (3, 3), "pad": (1, 1)}
+    square = {"window": (3, 3), "pad": (1, 1)}
     m.ops = [
         bnn.Op("conv", "stem", 0, out=1, bits=2, act="clamp", clamp=(-1.0, 1.0), **stem, **square),  # type: ignore[arg-type]
         bnn.Op("bconv", "conv1", 2, residual=1, out=3, act="prelu", **binary, **square),  # type: ignore[arg-type]
@@ -68,10 +68,10 @@ class RandomModel:
         self.model = m = bnn.Model([], [], [], output=0, mean=0, std=1, metadata=metadata)
         m.add_tensor(np.zeros(shape[0]))
         m.add_tensor(np.ones(shape[0]))
-        m.add_value("map", *shape)
+        m.add_value("f32", *shape)
         for i in range(self.rng.randint(1, 6)):
             self.add_op(f"op{i}" * self.rng.randint(0, 2))
-        m.output = self.rng.choice([i for i, v in enumerate(m.values) if v.kind == "map"])
+        m.output = self.rng.choice([i for i, v in enumerate(m.values) if v.kind == "f32"])
 
     def channels(self) -> int:
         return self.rng.choice((1, 2, 3, 5, 8, 16, 33, 64, 65, 70))
@@ -81,36 +81,36 @@ class RandomModel:
         return np.array([self.rng.randint(low, high) * unit for _ in range(n)]).reshape(shape)
 
     def add_window(self, op: bnn.Op, shape: tuple[int, int, int]) -> tuple[int, int]:
-        """Chooses kernel, stride and padding; returns rows and columns of the result."""
+        """Chooses window, stride and padding; returns rows and columns of the result."""
         sides = []
         for axis, n in enumerate(shape[1:]):
-            kernel = self.rng.choice((1, 2, 4)) if op.kind == "avgpool" else self.rng.randint(1, 4)
-            most = {"avgpool": 0, "maxpool": kernel // 2}.get(op.kind, kernel - 1)
+            window = self.rng.choice((1, 2, 4)) if op.kind == "avgpool" else self.rng.randint(1, 4)
+            most = {"avgpool": 0, "maxpool": window // 2}.get(op.kind, window - 1)
             pad = self.rng.randint(0, most)
-            if kernel > n + 2 * pad:
-                kernel, pad = 1, 0
+            if window > n + 2 * pad:
+                window, pad = 1, 0
             stride = self.rng.randint(1, 3)
-            for name, number in (("kernel", kernel), ("stride", stride), ("pad", pad)):
+            for name, number in (("window", window), ("stride", stride), ("pad", pad)):
                 pair = list(getattr(op, name))
                 pair[axis] = number
                 setattr(op, name, tuple(pair))
-            sides.append((n + 2 * pad - kernel) // stride + 1)
+            sides.append((n + 2 * pad - window) // stride + 1)
         return sides[0], sides[1]
 
     def add_op(self, name: str) -> None:
         m, rng = self.model, self.rng
         kind = rng.choice([k for k in bnn.OP_KINDS if k != "bconv" or any(v.kind == "bits" for v in m.values)])
-        wanted = "bits" if kind == "bconv" else "map"
+        wanted = "bits" if kind == "bconv" else "f32"
         op = bnn.Op(kind, name, rng.choice([i for i, v in enumerate(m.values) if v.kind == wanted]))
         c, h, w = shape = m.values[op.input].shape
         if kind in ("bconv", "conv", "maxpool", "avgpool"):
             h, w = self.add_window(op, shape)
         if kind == "bconv":
             c = self.channels()
-            op.weight = m.add_bits(self.numbers((c, *op.kernel, shape[0]), 0, 1, 1.0) > 0)
+            op.weight = m.add_bits(self.numbers((c, *op.window, shape[0]), 0, 1, 1.0) > 0)
         elif kind == "conv":
             c = rng.randint(1, 20)
-            op.weight = m.add_tensor(self.numbers((c, *op.kernel, shape[0]), -2, 2, 1.0))
+            op.weight = m.add_tensor(self.numbers((c, *op.window, shape[0]), -2, 2, 1.0))
         elif kind == "linear":
             features, c, h, w = c * h * w, rng.randint(1, 9), 1, 1
             op.weight = m.add_tensor(self.numbers((c, features), -2, 2, 1.0))
@@ -120,7 +120,7 @@ class RandomModel:
         if rng.random() < 0.6:
             op.scale = m.add_tensor(self.numbers((c,), -2, 2, 0.5), "f64")
             op.offset = m.add_tensor(self.numbers((c,), -3, 3, 0.5), "f64")
-        same = [i for i, v in enumerate(m.values) if v == bnn.Value("map", c, h, w)]
+        same = [i for i, v in enumerate(m.values) if v == bnn.Value("f32", c, h, w)]
         if same and rng.random() < 0.7:
             op.residual = rng.choice(same)
         op.act = rng.choice(("clamp", "clamp", "prelu", "none"))
@@ -130,7 +130,7 @@ class RandomModel:
             op.slope = m.add_tensor(self.numbers((c,), -1, 2, 0.5))
         stores = rng.choice(("out", "bits", "both"))
         if stores != "bits":
-            op.out = m.add_value("map", c, h, w)
+            op.out = m.add_value("f32", c, h, w)
         if stores != "out":
             op.bits = m.add_value("bits", c, h, w)
         m.ops.append(op)
@@ -141,7 +141,7 @@ class RandomModel:
 
 def small_model(kind: str = "eltwise", shape: tuple[int, int, int] = (1, 1, 1), **fields: Any) -> bnn.Model:
     """One op of the input's shape."""
-    m = bnn.Model([bnn.Value("map", *shape), bnn.Value("map", *shape)], [], [], output=1, mean=0, std=1)
+    m = bnn.Model([bnn.Value("f32", *shape), bnn.Value("f32", *shape)], [], [], output=1, mean=0, std=1)
     m.add_tensor(np.zeros(shape[0]))
     m.add_tensor(np.ones(shape[0]))
     m.ops.append(bnn.Op(kind, "op", 0, out=1, **fields))

@@ -1,4 +1,4 @@
-"""Networks folded, quantized and simulated, for the tests of integer exports."""
+"""Networks fused, quantized and simulated, for the tests of integer exports."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from torch.nn import functional as F
 
 from ovsw import format as bnn
 from ovsw import numerics
-from ovsw.export.fold import Fused, fold
-from ovsw.export.pack import pack_integer
-from ovsw.export.quantize import quantize
-from ovsw.export.trace import trace
+from ovsw.export.frontend.torch_module import trace
+from ovsw.export.passes import build, fused
+from ovsw.export.passes.fuse import Fused
 from ovsw.nn import BinaryConv2d, create
 
 from support import oracle
@@ -24,8 +23,15 @@ from support import oracle
 R20 = "cResNet20_1w1a"
 
 
-def folded(model: nn.Module, shape: tuple[int, int, int]) -> list[Fused]:
-    return fold(trace(model.eval(), shape))
+def integer_ops(model: nn.Module, shape: tuple[int, int, int]) -> list[Fused]:
+    return fused(trace(model.eval(), shape), "integer")
+
+
+def integer_model(
+    model: nn.Module, shape: tuple[int, int, int], mean: Any, std: Any, **options: str
+) -> tuple[bnn.Model, list[str]]:
+    """The model that the exporter makes, and warnings."""
+    return build(trace(model.eval(), shape), mean, std, {}, "integer", **options)
 
 
 def loaded(arch: str, state: oracle.State, size: int) -> nn.Module:
@@ -92,8 +98,7 @@ def simulated(
 ) -> tuple[np.ndarray, np.ndarray, bnn.Model, list[str]]:
     """Logits of the integer model and of torch in float64, the model, and warnings."""
     mean, std = oracle.CIFAR
-    made, warnings = quantize(folded(model, shape), mean, std, **options)
-    packed = pack_integer(made, shape, mean, std, {})
+    packed, warnings = integer_model(model, shape, mean, std, **options)
     x = oracle.prepare(R20, images)
     with torch.no_grad():
         expected = copy.deepcopy(model).double()(torch.from_numpy(x).double()).numpy()

@@ -1,4 +1,4 @@
-"""Results of ovsw-bench as dicts, made up."""
+"""Results of ovsw-bench, made up."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovsw.bench import measure
+from ovsw.bench.context import About, Context, State
+from ovsw.bench.measure import Latency
 from ovsw.bench.peers import REFERENCE
+from ovsw.bench.result import Network, Result, Row, Skipped
 
 from support import ROOT
 
@@ -18,27 +20,34 @@ PHOTO = str(ROOT / "bench" / "data" / "cat.jpg")
 needs_onnx = pytest.mark.skipif(REFERENCE.missing() is not None, reason=str(REFERENCE.missing()))
 
 
-def rows_of(**milliseconds: float) -> list[dict[str, Any]]:
+STATE = State(None, 0.25, None, None, [], None)
+
+
+def context_of(**more: Any) -> Context:
+    about = About("today", "Some CPU", "x86_64", 4, "Linux", None, None, "3", "2", "0", None, ["portable"])
+    asked: dict[str, Any] = {"threads": 1, "batch": 1, "pinned": [], "repeat": 30, "min_time": 0.0, "isa": "portable"}
+    return Context(**{**vars(about), **asked, "start": STATE, "end": STATE, "warnings": [], **more})
+
+
+def rows_of(**milliseconds: float) -> list[Row]:
     """Rows with made-up times: engine_precision=ms; 2 % noise."""
     rng = np.random.default_rng(0)
-    made: list[dict[str, Any]] = []
+    made: list[Row] = []
     bits = {"bit": ("1/1", "1-bit"), "fp32": ("32/32", "fp32"), "bf16": ("16/16", "bf16"), "int8": ("8/8", "int8")}
     for name, ms in milliseconds.items():
         engine, _, kind = name.partition("_")
         samples = ms * rng.normal(1.0, 0.02, 30)
-        row = {"network": "resnet18", "wa": bits[kind][0], "engine": engine, "precision": bits[kind][1], "version": "1"}
-        row.update(threads=1, batch=1, size_mb={"1/1": 2.807}.get(row["wa"], 46.758), file_mb=5.0, check="")
-        row.update(latency_ms={**measure.spread(samples), "samples": samples.tolist()})
-        made.append(row)
-    base = made[0]["latency_ms"]["samples"]
+        wa, precision = bits[kind]
+        size = {"1/1": 2.807}.get(wa, 46.758)
+        latency = Latency.of(samples.tolist())
+        made.append(Row("resnet18", wa, engine, precision, "1", 1, 1, size, 5.0, "", latency, None))
     for row in made:
-        row["ratio"] = measure.ratio(row["latency_ms"]["samples"], base)
+        row.ratio = row.latency_ms.over(made[0].latency_ms)
     return made
 
 
-def result_of(rows: list[dict[str, Any]], skipped: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-    networks = {"resnet18": {"parameters": 11_689_512, "own": False}}
-    return {"context": {"repeat": 30}, "networks": networks, "rows": rows, "skipped": skipped or []}
+def result_of(rows: list[Row], skipped: list[Skipped] | None = None, **context: Any) -> Result:
+    return Result(context_of(**context), {"resnet18": Network(11_689_512, False)}, rows, skipped or [])
 
 
 def cells(text: str, start: str) -> list[list[str]]:

@@ -18,7 +18,7 @@ from PIL import Image
 
 from ovsw.train.data import DataError, FolderSet, MemorySet, open_split
 
-from support import shared
+from support import pickles, shared
 from support.training import image_folder
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -131,6 +131,95 @@ def test_hostile_cifar_is_not_executed(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(DataError, match="test_batch: not a CIFAR file"):
         open_split("cifar10", tmp_path, "test")
     assert not (tmp_path / "evil").exists()
+
+
+def hostile_batch(array: bytes, labels: bytes = b"]" + pickles.number(1) + b"a") -> bytes:
+    return b"\x80\x03}(" + pickles.raw(b"data") + array + pickles.raw(b"labels") + labels + b"u."
+
+
+def test_cifar_that_holds_pointers(tmp_path: Path) -> None:
+    """Read as numpy's own classes would have it, each element is the address of an object, and none is there."""
+    fake_cifar(tmp_path)
+    batch = hostile_batch(pickles.array_of_pointers(0x4141414141414141))
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(batch)
+    code = """
+import sys
+from pathlib import Path
+from ovsw.train.data import DataError, open_split
+try:
+    open_split("cifar10", Path(sys.argv[1]), "test")
+except DataError as e:
+    print(e)
+"""
+    words = pickles.in_child(code, tmp_path)
+    assert words.endswith("test_batch: not a CIFAR file (holds an array that is not of uint8)")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("numpy.ctypeslib.ndarray", "numpy.core._reconstruct", "numpy.lib.format.dtype", "numpy.core.records.ndarray"),
+        *("_codecs.lookup", "numpy.memmap", "builtins.list", "numpy.core.multiarray.scalar"),
+    ],
+)
+def test_cifar_names_are_exact(name: str, tmp_path: Path) -> None:
+    fake_cifar(tmp_path)
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(hostile_batch(pickles.named(name)))
+    with pytest.raises(DataError, match=f"test_batch: not a CIFAR file \\(holds {name}\\)"):
+        open_split("cifar10", tmp_path, "test")
+
+
+@pytest.mark.parametrize(
+    "name", ["numpy.ndarray", "numpy.dtype", "numpy.core.multiarray._reconstruct", "_codecs.encode"]
+)
+def test_cifar_cannot_change_the_reader(name: str, tmp_path: Path) -> None:
+    """BUILD on what a name stands for, with attributes to set on it."""
+    fake_cifar(tmp_path)
+    attributes = pickles.EMPTY_DICT + pickles.text("array") + pickles.number(3) + b"s"
+    built = pickles.named(name) + pickles.several(pickles.NONE, attributes) + b"b"
+    batch = tmp_path / "cifar-10-batches-py" / "test_batch"
+    good = batch.read_bytes()
+    batch.write_bytes(hostile_batch(built))
+    with pytest.raises(DataError, match="test_batch: not a CIFAR file"):
+        open_split("cifar10", tmp_path, "test")
+    batch.write_bytes(good)
+    assert open_split("cifar10", tmp_path, "test").labels.tolist() == [3, 4, 5, 6]
+
+
+PIXELS = np.zeros((4, 3072), np.uint8)
+BATCHES: dict[str, tuple[Any, str]] = {
+    "nothing": ({}, "data is not"),
+    "a list": ([1, 2], "no dict"),
+    "no labels": ({b"data": PIXELS}, "labels is not a list of numbers from 0 to 9"),
+    "one label": ({b"data": PIXELS, b"labels": [1]}, "4 images but 1 labels"),
+    "a label too large": ({b"data": PIXELS, b"labels": [0, 1, 2, 10]}, "numbers from 0 to 9"),
+    "a label below 0": ({b"data": PIXELS, b"labels": [0, 1, 2, -1]}, "numbers from 0 to 9"),
+    "labels as text": ({b"data": PIXELS, b"labels": [b"0", b"1", b"2", b"3"]}, "numbers from 0 to 9"),
+    "a number of labels": ({b"data": PIXELS, b"labels": 4}, "numbers from 0 to 9"),
+    "short rows": ({b"data": PIXELS[:, :-1], b"labels": [0] * 4}, "images of 3072 bytes"),
+    "one row": ({b"data": PIXELS[0], b"labels": [0]}, "images of 3072 bytes"),
+    "no rows": ({b"data": PIXELS[:0], b"labels": []}, "images of 3072 bytes"),
+    "floats": ({b"data": PIXELS.astype(np.float32), b"labels": [0] * 4}, "not of uint8"),
+    "a list of pixels": ({b"data": [0] * 3072, b"labels": [0]}, "images of 3072 bytes"),
+}
+
+
+@pytest.mark.parametrize("fault", BATCHES)
+def test_odd_cifar(fault: str, tmp_path: Path) -> None:
+    fake_cifar(tmp_path)
+    content, words = BATCHES[fault]
+    (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps(content, 3))
+    with pytest.raises(DataError, match=f"test_batch: .*{words}"):
+        open_split("cifar10", tmp_path, "test")
+
+
+@pytest.mark.parametrize("names", [None, 3, [], [1, 2], b"abc"], ids=str)
+def test_odd_names_of_cifar(names: Any, tmp_path: Path) -> None:
+    fake_cifar(tmp_path)
+    content = {} if names is None else {b"fine_label_names": names}
+    (tmp_path / "cifar-100-python" / "meta").write_bytes(pickle.dumps(content, 2))
+    with pytest.raises(DataError, match=r"meta: not a CIFAR file .fine_label_names is not a list of names"):
+        open_split("cifar100", tmp_path, "test")
 
 
 # Broken images

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from ovsw.nn import BinaryConv2d, create, network, networks, sign
+from ovsw.networks import network, networks
+from ovsw.nn import BinaryConv2d, create, sign
 
 from support import DATA, shared
 

@@ -17,7 +17,8 @@ from torch import nn
 
 from ovsw import Engine
 from ovsw.export.cli import main as export_main
-from ovsw.nn import create, network
+from ovsw.networks import network
+from ovsw.nn import create
 from ovsw.train import augment, cli, flips, landscape, trainer
 from ovsw.train.data import MemorySet, open_split
 
@@ -248,7 +249,7 @@ def test_flips_between_checkpoints(finished: Path, capsys: pytest.CaptureFixture
     [
         (["nowhere"], "nowhere: no such file"),
         (["RUN/last.pth"], "two at a time"),
-        (["RUN/last.pth", "RUN/metrics.csv"], "metrics.csv: not a checkpoint"),
+        (["RUN/last.pth", "RUN/metrics.csv"], "metrics.csv: not a PyTorch checkpoint"),
         (["RUN", "--layers", "conv9"], "no binary layer 'conv9'"),
         (["RUN", "-o", "RUN/missing"], "does not exist"),
     ],
@@ -270,7 +271,7 @@ def test_landscape(finished: Path, tmp_path: Path) -> None:
     model.load_state_dict({k: v for k, v in state.items() if not k.endswith(("weight_prev", "tracker"))})
     split = open_split("synthetic", None, "test")
     assert isinstance(split, MemorySet)
-    spec = network("cResNet20")
+    spec = network("cResNet20").input
     with torch.no_grad():
         logits = model(augment.normalise(split.images[:32], spec.mean, spec.std))
     assert rows[0.0, 0.0] == pytest.approx(float(nn.functional.cross_entropy(logits, split.labels[:32])), abs=1e-5)

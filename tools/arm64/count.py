@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ovsw.text import dims, table
+
 HERE = Path(__file__).absolute().parent
 OUT = HERE.parents[1] / "build" / "arm64"
 CLASSES = ("vector", "vector load", "vector store", "load", "store", "branch", "scalar")
@@ -172,13 +174,13 @@ def symbols(path: str) -> tuple[list[int], list[int], list[str]]:
 
     segments = [int(line.split()[2], 16) for line in tool("readelf", "-lW") if line.split()[:1] == ["LOAD"]]
     first = min(segments, default=0) & ~0xFFF
-    found: dict[int, tuple[int, str]] = {}
+    sized: dict[int, tuple[int, str]] = {}
     for option in ("-CS", "-CSD"):
         for line in tool("nm", option):
             if m := re.match(r"([0-9a-f]+) ([0-9a-f]+) [tTwWiV] (.+)", line):
-                found[int(m[1], 16) - first] = (int(m[2], 16), m[3])
-    starts = sorted(found)
-    return starts, [s + found[s][0] for s in starts], [found[s][1] for s in starts]
+                sized[int(m[1], 16) - first] = (int(m[2], 16), m[3])
+    starts = sorted(sized)
+    return starts, [s + sized[s][0] for s in starts], [sized[s][1] for s in starts]
 
 
 def measure(cpu: str, engine: str, network: str, *options: str) -> tuple[dict[str, Any], Counts]:
@@ -208,8 +210,8 @@ def by_step(cpu: str, call: tuple[str, ...]) -> list[dict[str, Any]]:
     """The steps of one inference of ovsw with their instructions, and how many those are for 128 multiply-adds."""
     about, counts = measure(cpu, *call, "--steps")
     steps = about["steps"]
-    found = counts.regions[-len(steps) - 1 : -1]  # the last region is what follows the last step
-    for step, n in zip(steps, found):
+    counted = counts.regions[-len(steps) - 1 : -1]  # the last region is what follows the last step
+    for step, n in zip(steps, counted):
         step.update(instructions=n, per_128_macs=round(128 * n / step["macs"], 3) if step["macs"] else None)
     return steps
 
@@ -219,12 +221,12 @@ def step_lines(steps: list[dict[str, Any]]) -> list[str]:
     both = {key: sum(s[key] for s in binary) for key in ("macs", "instructions")}
     rows = []
     for s in steps:
-        output, ratio = "x".join(map(str, s.get("output", ()))), s["per_128_macs"]
+        output, ratio = dims(s["output"]), s["per_128_macs"]
         rows.append([s["name"], s["op"], output, str(s["instructions"]), f"{ratio:.3f}" if ratio else "-"])
     if binary:
         ratio = 128 * both["instructions"] / both["macs"]
         rows.append(["all binary convolutions", "bconv", "", str(both["instructions"]), f"{ratio:.3f}"])
-    return table(["step", "op", "output", "instructions", "per 128 MACs"], rows).splitlines()
+    return table(("step", "op", "output", "instructions", "per 128 MACs"), rows, right=(3, 4)).splitlines()
 
 
 def row(about: dict[str, Any], network: str, cpu: str, counts: Counts) -> dict[str, Any]:
@@ -244,16 +246,6 @@ def row(about: dict[str, Any], network: str, cpu: str, counts: Counts) -> dict[s
         "counted": counts.regions,
         "model ms": {core.name: round(counts.milliseconds(core), 3) for core in CORES if cpu in core.counted},
     }
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """Columns; all but the first three are numbers."""
-    widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
-    lines = [head, ["-" * w for w in widths], *rows]
-    return "\n".join(
-        "  ".join(cell.ljust(w) if i < 3 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths))).rstrip()
-        for line in lines
-    )
 
 
 def millions(n: int) -> str:
@@ -308,7 +300,8 @@ def main(argv: list[str] | None = None) -> int:
                     rows[-1]["steps"] = steps = by_step(cpu, call)
                     details += ["", *step_lines(steps)]
     print("Millions of instructions of one inference, 1 thread; ms are a MODEL made of these counts, not a measurement")
-    print(table(["network", "engine", "CPU", "all", *CLASSES, *(f"{core.name} ms" for core in CORES)], lines))
+    head = ("network", "engine", "CPU", "all", *CLASSES, *(f"{core.name} ms" for core in CORES))
+    print(table(head, lines, right=range(3, len(head))))
     print("\n".join(details))
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")

@@ -26,26 +26,26 @@ class Instruction:
 
 def functions(text: str) -> dict[str, list[Instruction]]:
     """The functions in the output of `objdump -dC --no-show-raw-insn`."""
-    found: dict[str, list[Instruction]] = {}
+    bodies: dict[str, list[Instruction]] = {}
     current: list[Instruction] = []
     for line in text.splitlines():
         if m := re.match(r"^[0-9a-f]+ <(.+)>:$", line):
-            current = found.setdefault(m[1], [])
+            current = bodies.setdefault(m[1], [])
         elif m := re.match(r"^\s*([0-9a-f]+):\s+(\S+)\s*(.*)$", line):
             current.append(Instruction(int(m[1], 16), m[2], m[3].partition("//")[0].strip()))
-    return found
+    return bodies
 
 
 def loops(code: list[Instruction]) -> list[list[Instruction]]:
     """From the target of each backward branch to the branch."""
-    found = []
+    bodies = []
     for i, instruction in enumerate(code):
         target = re.search(r"(?:^|, )([0-9a-f]+) <", instruction.operands)
         if _BRANCH.match(instruction.name) and target:
             begin = int(target[1], 16)
             if code[0].address <= begin <= instruction.address:
-                found.append([c for c in code[: i + 1] if c.address >= begin])
-    return found
+                bodies.append([c for c in code[: i + 1] if c.address >= begin])
+    return bodies
 
 
 def counting_loops(code: list[Instruction]) -> list[list[Instruction]]:
@@ -61,20 +61,20 @@ def counting_loops(code: list[Instruction]) -> list[list[Instruction]]:
 
 def faults(text: str) -> list[str]:
     """What is wrong with a disassembled object file."""
-    found = []
+    wrong = []
     names = {c.name for code in functions(text).values() for c in code}
-    found += [f"no {name} anywhere" for name in ("cnt", "eor", "sshl") if name not in names]
+    wrong += [f"no {name} anywhere" for name in ("cnt", "eor", "sshl") if name not in names]
     hot = [(name, loop) for name, code in functions(text).items() for loop in counting_loops(code)]
     if not hot:
-        found.append("no loop counts bits")
+        wrong.append("no loop counts bits")
     for name, loop in hot:
         where = f"{name}, loop at {loop[0].address:x}"
         if not any(c.name == "eor" for c in loop):
-            found.append(f"{where}: counts bits without an eor")
+            wrong.append(f"{where}: counts bits without an eor")
         for c in loop:
             if re.match(r"(ld|st)", c.name) and _SPILL.search(c.operands):
-                found.append(f"{where}: {c.name} {c.operands} at {c.address:x}")
-    return found
+                wrong.append(f"{where}: {c.name} {c.operands} at {c.address:x}")
+    return wrong
 
 
 def disassemble(path: Path) -> str:
@@ -90,11 +90,11 @@ def main() -> int:
     ok = True
     for path in paths:
         text = disassemble(path)
-        found = faults(text)
-        ok &= not found
+        wrong = faults(text)
+        ok &= not wrong
         sizes = [len(loop) for code in functions(text).values() for loop in counting_loops(code)]
-        print(f"{path.name}: {len(sizes)} counting loops of {sizes} instructions: {'FAULTS' if found else 'good'}")
-        print("".join(f"  {fault}\n" for fault in found), end="")
+        print(f"{path.name}: {len(sizes)} counting loops of {sizes} instructions: {'FAULTS' if wrong else 'good'}")
+        print("".join(f"  {fault}\n" for fault in wrong), end="")
     return 0 if ok else 1
 
 

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,11 @@ def ovsw_call(network: str, isa: str | None, next_step: int | None) -> tuple[Cal
     engine = Engine(data, threads=1, isa=isa)
     channels, height, width = engine.input_shape
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, channels), np.uint8)
-    numerics = getattr(bnn.from_bytes(data), "numerics", "float")
-    about: dict[str, Any] = {"engine": f"ovsw {engine.isa}", "precision": str(numerics)}
+    about: dict[str, Any] = {"engine": f"ovsw {engine.isa}", "precision": engine.numerics}
     if next_step is None:
         return lambda: engine.run(pixels), about
-    about["steps"] = [{"name": "input", "op": "input", "macs": 0}, *engine._core.steps()]
-    return lambda: engine._core.run_marked(pixels[None], next_step), about
+    about["steps"] = [asdict(step) for step in engine.steps]
+    return lambda: engine.run_marked(pixels, next_step), about
 
 
 def ncnn_call(stem: str, precision: str) -> tuple[Callable[[], Any], dict[str, Any]]:

@@ -7,7 +7,7 @@ model = create("ResNet18_1w1a", num_classes=1000)
 from ovsw.nn.binary import BinaryConv2d, binary_layers, sign
 from ovsw.nn.float_resnet import FloatResNet, float_network
 from ovsw.nn.react import ReActConv2d, ReActResNet, Shift
-from ovsw.nn.registry import NetworkSpec, create, network, networks
+from ovsw.nn.registry import create
 from ovsw.nn.resnet import CifarResNet18, CifarResNet20, ResNet
 from ovsw.nn.vgg import VGGSmall
 
@@ -16,7 +16,6 @@ __all__ = [
     "CifarResNet18",
     "CifarResNet20",
     "FloatResNet",
-    "NetworkSpec",
     "ReActConv2d",
     "ReActResNet",
     "ResNet",
@@ -25,7 +24,5 @@ __all__ = [
     "binary_layers",
     "create",
     "float_network",
-    "network",
-    "networks",
     "sign",
 ]

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-FLOAT_NETWORKS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
+from ovsw.networks import network
+from ovsw.nn.resnet import stage
+
+FLOAT_NETWORKS = ("resnet18", "resnet34")
 
 
 class FloatBlock(nn.Module):
@@ -32,10 +35,10 @@ class FloatResNet(nn.Module):
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.layer1 = _stage(64, 64, blocks[0], 1)
-        self.layer2 = _stage(64, 128, blocks[1], 2)
-        self.layer3 = _stage(128, 256, blocks[2], 2)
-        self.layer4 = _stage(256, 512, blocks[3], 2)
+        self.layer1 = stage(FloatBlock, 64, 64, blocks[0], 1)
+        self.layer2 = stage(FloatBlock, 64, 128, blocks[1], 2)
+        self.layer3 = stage(FloatBlock, 128, 256, blocks[2], 2)
+        self.layer4 = stage(FloatBlock, 256, 512, blocks[3], 2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(512, num_classes)
 
@@ -45,12 +48,8 @@ class FloatResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
-def _stage(cin: int, cout: int, n: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(FloatBlock(cin, cout, stride), *(FloatBlock(cout, cout, 1) for _ in range(n - 1)))
-
-
 def float_network(name: str, num_classes: int = 1000) -> nn.Module:
     """A float network by name. Raises ValueError for an unknown one."""
     if name not in FLOAT_NETWORKS:
         raise ValueError(f"unknown float network '{name}'; known are {', '.join(FLOAT_NETWORKS)}")
-    return FloatResNet(FLOAT_NETWORKS[name], num_classes)
+    return FloatResNet(network(name).blocks, num_classes)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ovsw.nn.binary import ActivationSign, BinaryConv2d, sign
+from ovsw.nn.resnet import stage
 
 
 class _ScaledSign(torch.autograd.Function):
@@ -88,10 +89,10 @@ class ReActResNet(nn.Module):
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.layer1 = _stage(64, 64, blocks[0], 1, learned_scale)
-        self.layer2 = _stage(64, 128, blocks[1], 2, learned_scale)
-        self.layer3 = _stage(128, 256, blocks[2], 2, learned_scale)
-        self.layer4 = _stage(256, 512, blocks[3], 2, learned_scale)
+        self.layer1 = stage(ReActBlock, 64, 64, blocks[0], 1, learned_scale)
+        self.layer2 = stage(ReActBlock, 64, 128, blocks[1], 2, learned_scale)
+        self.layer3 = stage(ReActBlock, 128, 256, blocks[2], 2, learned_scale)
+        self.layer4 = stage(ReActBlock, 256, 512, blocks[3], 2, learned_scale)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(512, num_classes)
 
@@ -99,9 +100,3 @@ class ReActResNet(nn.Module):
         x = self.maxpool(self.bn1(self.conv1(x)))  # (N, 64, 56, 56)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # (N, 512, 7, 7)
         return self.fc(self.avgpool(x).flatten(1))  # (N, classes)
-
-
-def _stage(cin: int, cout: int, n: int, stride: int, learned: bool) -> nn.Sequential:
-    return nn.Sequential(
-        ReActBlock(cin, cout, stride, learned), *(ReActBlock(cout, cout, 1, learned) for _ in range(n - 1))
-    )

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from ovsw.nn.binary import BinaryConv2d
 
 
-class TwoShortcutBlock(nn.Module):
-    """Two binary convolutions with a shortcut around *each* (Bi-Real): ImageNet ResNets and cResNet20."""
+class TwoConvolutions(nn.Module):
+    """What all blocks have: two binary convolutions, each with batch norm."""
 
     def __init__(self, cin: int, cout: int, stride: int, learned_scale: bool) -> None:
         super().__init__()
@@ -22,6 +22,13 @@ class TwoShortcutBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(cout)
         self.conv2 = BinaryConv2d(cout, cout, 3, 1, 1, learned_scale)
         self.bn2 = nn.BatchNorm2d(cout)
+
+
+class TwoShortcutBlock(TwoConvolutions):
+    """A shortcut around *each* convolution (Bi-Real): ImageNet ResNets and cResNet20."""
+
+    def __init__(self, cin: int, cout: int, stride: int, learned_scale: bool) -> None:
+        super().__init__(cin, cout, stride, learned_scale)
         self.nonlinear = nn.Hardtanh()
 
     def shortcut(self, x: Tensor) -> Tensor:
@@ -57,15 +64,11 @@ class PaddingBlock(TwoShortcutBlock):
         return F.pad(self.pool(x), (0, 0, 0, 0, self.pad, self.pad)) if self.pad else x
 
 
-class OneShortcutBlock(nn.Module):
-    """Two binary convolutions inside *one* shortcut, which is itself a binary 1x1 where the shape changes."""
+class OneShortcutBlock(TwoConvolutions):
+    """*One* shortcut around both convolutions, which is itself a binary 1x1 where the shape changes."""
 
     def __init__(self, cin: int, cout: int, stride: int, learned_scale: bool) -> None:
-        super().__init__()
-        self.conv1 = BinaryConv2d(cin, cout, 3, stride, 1, learned_scale)
-        self.bn1 = nn.BatchNorm2d(cout)
-        self.conv2 = BinaryConv2d(cout, cout, 3, 1, 1, learned_scale)
-        self.bn2 = nn.BatchNorm2d(cout)
+        super().__init__(cin, cout, stride, learned_scale)
         self.act1 = nn.Hardtanh()
         self.act2 = nn.Hardtanh()
         self.shortcut = nn.Sequential()
@@ -77,9 +80,10 @@ class OneShortcutBlock(nn.Module):
         return self.act2(self.bn2(self.conv2(y)) + self.shortcut(x))
 
 
-def _stage(block: type[nn.Module], cin: int, cout: int, n: int, stride: int, learned: bool) -> nn.Sequential:
-    first = block(cin, cout, stride, learned)
-    return nn.Sequential(first, *(block(cout, cout, 1, learned) for _ in range(n - 1)))
+def stage(block: type[nn.Module], cin: int, cout: int, n: int, stride: int, *scale: bool) -> nn.Sequential:
+    """`n` blocks, the first of which changes the shape; `scale` is whether scales are learned, where there are any."""
+    first = block(cin, cout, stride, *scale)
+    return nn.Sequential(first, *(block(cout, cout, 1, *scale) for _ in range(n - 1)))
 
 
 class ResNet(nn.Module):
@@ -91,10 +95,10 @@ class ResNet(nn.Module):
         self.bn1 = nn.BatchNorm2d(64)
         self.nonlinear = nn.Hardtanh()
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.layer1 = _stage(ImageNetBlock, 64, 64, blocks[0], 1, learned_scale)
-        self.layer2 = _stage(ImageNetBlock, 64, 128, blocks[1], 2, learned_scale)
-        self.layer3 = _stage(ImageNetBlock, 128, 256, blocks[2], 2, learned_scale)
-        self.layer4 = _stage(ImageNetBlock, 256, 512, blocks[3], 2, learned_scale)
+        self.layer1 = stage(ImageNetBlock, 64, 64, blocks[0], 1, learned_scale)
+        self.layer2 = stage(ImageNetBlock, 64, 128, blocks[1], 2, learned_scale)
+        self.layer3 = stage(ImageNetBlock, 128, 256, blocks[2], 2, learned_scale)
+        self.layer4 = stage(ImageNetBlock, 256, 512, blocks[3], 2, learned_scale)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.bn2 = nn.BatchNorm1d(512)
         self.fc = nn.Linear(512, num_classes)
@@ -115,10 +119,10 @@ class CifarResNet18(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = _stage(OneShortcutBlock, 64, 64, 2, 1, learned_scale)
-        self.layer2 = _stage(OneShortcutBlock, 64, 128, 2, 2, learned_scale)
-        self.layer3 = _stage(OneShortcutBlock, 128, 256, 2, 2, learned_scale)
-        self.layer4 = _stage(OneShortcutBlock, 256, 512, 2, 2, learned_scale)
+        self.layer1 = stage(OneShortcutBlock, 64, 64, 2, 1, learned_scale)
+        self.layer2 = stage(OneShortcutBlock, 64, 128, 2, 2, learned_scale)
+        self.layer3 = stage(OneShortcutBlock, 128, 256, 2, 2, learned_scale)
+        self.layer4 = stage(OneShortcutBlock, 256, 512, 2, 2, learned_scale)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.bn2 = nn.BatchNorm2d(512)
         self.fc = nn.Conv2d(512, num_classes, 1)
@@ -137,9 +141,9 @@ class CifarResNet20(nn.Module):
         self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.nonlinear = nn.Hardtanh()
-        self.layer1 = _stage(PaddingBlock, 16, 16, 3, 1, learned_scale)
-        self.layer2 = _stage(PaddingBlock, 16, 32, 3, 2, learned_scale)
-        self.layer3 = _stage(PaddingBlock, 32, 64, 3, 2, learned_scale)
+        self.layer1 = stage(PaddingBlock, 16, 16, 3, 1, learned_scale)
+        self.layer2 = stage(PaddingBlock, 16, 32, 3, 2, learned_scale)
+        self.layer3 = stage(PaddingBlock, 32, 64, 3, 2, learned_scale)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.bn2 = nn.BatchNorm1d(64)
         self.linear = nn.Linear(64, num_classes)

@@ -6,13 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from ovsw.cli import add_version, command
-from ovsw.summary import table
+from ovsw.cli import command
+from ovsw.text import table
 from ovsw.train.recipe import load_recipe, recipes, set_values
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="ovsw-train", description="Train a binary network with OvSW by a recipe.")
+def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name, or a .toml file")
     p.add_argument("--list", action="store_true", help="show all recipes with the paper's results")
     p.add_argument("--data", metavar="DIR", help="where the data set lies")
@@ -25,13 +24,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     p.add_argument("--amp", action="store_true", help="mixed precision, on a GPU only")
     p.add_argument("--quiet", action="store_true", help="no progress")
-    add_version(p)
-    return p
 
 
-@command("ovsw-train")
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+@command("ovsw-train", "Train a binary network with OvSW by a recipe.", options)
+def main(args: argparse.Namespace) -> int:
     if args.list:
         print(table(("recipe", "what", "paper"), [(r.name, r.title, r.paper) for r in recipes()]))
         return 0

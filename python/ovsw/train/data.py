@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -122,23 +122,71 @@ def _synthetic(split: str, num_classes: int, size: int) -> MemorySet:
     return MemorySet(torch.from_numpy(images), torch.from_numpy(labels), [f"pattern {i}" for i in range(num_classes)])
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """CIFAR's official files are pickles; only what numpy arrays need is let in."""
+class _Stub:
+    """What a CIFAR pickle may name is one of these: made from anything, does nothing. A class, as a pickle can give
+    a function attributes; with `__setstate__`, so that it cannot give them to the class either.
+    """
 
-    ALLOWED = frozenset({"_reconstruct", "ndarray", "dtype", "encode"})
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+
+class _Dtype(_Stub):
+    """In the place of numpy.dtype: its code is all that counts."""
+
+    def __init__(self, code: Any = None, *_: Any) -> None:
+        self.is_uint8 = code in ("u1", b"u1", "|u1", b"|u1")
+
+
+class _Array(_Stub):
+    """In the place of numpy.ndarray: builds arrays of uint8 from their bytes, and no others."""
+
+    array: np.ndarray | None = None
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, data = state
+        if not isinstance(dtype, _Dtype) or not dtype.is_uint8 or not isinstance(data, bytes):
+            raise pickle.UnpicklingError("holds an array that is not of uint8")
+        self.array = np.frombuffer(data, np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+class _Latin1(_Stub):
+    """In the place of _codecs.encode, by which newer pickles in old protocols write bytes."""
+
+    def __new__(cls, text: str, _: str) -> Any:
+        return text.encode("latin1")
+
+
+class _CifarUnpickler(pickle.Unpickler):
+    """CIFAR's official files are pickles; nothing that they name is imported."""
+
+    STUBS: ClassVar[dict[tuple[str, str], type[_Stub]]] = {
+        ("numpy.core.multiarray", "_reconstruct"): _Array,
+        ("numpy._core.multiarray", "_reconstruct"): _Array,
+        ("numpy", "ndarray"): _Array,
+        ("numpy", "dtype"): _Dtype,
+        ("_codecs", "encode"): _Latin1,
+    }
 
     def find_class(self, module: str, name: str) -> Any:
-        if name in self.ALLOWED and module.split(".")[0] in ("numpy", "_codecs"):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"holds {module}.{name}")
+        if (module, name) not in self.STUBS:
+            raise pickle.UnpicklingError(f"holds {module}.{name}")
+        return self.STUBS[module, name]
 
 
-def _unpickle(path: Path) -> dict[bytes, Any]:
+def _unpickle(path: Path) -> dict[Any, Any]:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
     try:
-        loaded = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-        return dict(loaded)
+        content = _CifarUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
     except Exception as e:  # a damaged pickle can raise almost anything
         raise DataError(f"{path}: not a CIFAR file ({e})") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: not a CIFAR file (no dict)")
+    return content
 
 
 def _cifar(kind: str, root: Path, split: str) -> MemorySet:
@@ -152,22 +200,33 @@ def _cifar(kind: str, root: Path, split: str) -> MemorySet:
             return found
         if kind == "cifar10" and (base / "test_batch").is_file():
             parts = [f"data_batch_{i}" for i in range(1, 6)] if split == "train" else ["test_batch"]
-            names = [n.decode() for n in _unpickle(base / "batches.meta")[b"label_names"]]
-            return _cifar_files([base / part for part in parts], b"labels", names)
+            return _cifar_files(base, parts, b"labels", "batches.meta", b"label_names")
         if kind == "cifar100" and (base / "meta").is_file() and (base / "test").is_file():
-            names = [n.decode() for n in _unpickle(base / "meta")[b"fine_label_names"]]
-            return _cifar_files([base / split], b"fine_labels", names)
+            return _cifar_files(base, [split], b"fine_labels", "meta", b"fine_label_names")
     raise DataError(f"{root}: holds neither {folder} nor the WebP form of {kind}")
 
 
-def _cifar_files(paths: list[Path], labels: bytes, names: list[str]) -> MemorySet:
-    parts = []
-    for path in paths:
-        if not path.is_file():
-            raise DataError(f"{path}: no such file")
-        parts.append(_unpickle(path))
-    images = np.concatenate([np.asarray(p[b"data"], np.uint8) for p in parts]).reshape(-1, 3, 32, 32)
-    return MemorySet(torch.from_numpy(images), torch.tensor([label for p in parts for label in p[labels]]), names)
+def _cifar_files(base: Path, parts: list[str], labels: bytes, meta: str, names: bytes) -> MemorySet:
+    texts = _unpickle(base / meta).get(names)
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, bytes) for text in texts):
+        raise DataError(f"{base / meta}: not a CIFAR file ({names.decode()} is not a list of names)")
+    read = [_cifar_part(base / part, labels, len(texts)) for part in parts]
+    images = np.concatenate([part[0] for part in read]).reshape(-1, 3, 32, 32)
+    numbers = torch.tensor([label for part in read for label in part[1]])
+    return MemorySet(torch.from_numpy(images), numbers, [text.decode(errors="replace") for text in texts])
+
+
+def _cifar_part(path: Path, key: bytes, classes: int) -> tuple[np.ndarray, list[int]]:
+    """The images of one file, a row of bytes each, and their labels."""
+    content = _unpickle(path)
+    images, labels = getattr(content.get(b"data"), "array", None), content.get(key)
+    if not isinstance(images, np.ndarray) or images.ndim != 2 or images.shape[1] != 3 * 32 * 32 or not len(images):
+        raise DataError(f"{path}: not a CIFAR file (data is not an array of images of 3072 bytes)")
+    if not isinstance(labels, list) or not all(type(n) is int and 0 <= n < classes for n in labels):
+        raise DataError(f"{path}: not a CIFAR file ({key.decode()} is not a list of numbers from 0 to {classes - 1})")
+    if len(images) != len(labels):
+        raise DataError(f"{path}: {len(images)} images but {len(labels)} labels")
+    return images, labels
 
 
 def _mosaics(base: Path, split: str) -> MemorySet:

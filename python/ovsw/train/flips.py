@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from ovsw.cli import add_version, command
-from ovsw.summary import table
+from ovsw.cli import command
+from ovsw.nn.checkpoint import read, read_run, state_dict
+from ovsw.text import table
 
 
 @dataclass
@@ -38,9 +38,7 @@ class LayerFlips:
 
 def load_run(folder: Path) -> list[LayerFlips]:
     """The binary layers of a run of `ovsw-train`."""
-    first, last = load_checkpoint(folder / "initial.pth"), load_checkpoint(folder / "last.pth")
-    if "ovsw" not in last:
-        raise ValueError(f"{folder / 'last.pth'}: was not written by ovsw-train")
+    first, last = (read_run(folder / name) for name in ("initial.pth", "last.pth"))
     layers = []
     for name, ever in last["ovsw"]["flip_history"].items():
         start, end = (c["state_dict"][name].flatten().numpy() for c in (first, last))
@@ -50,7 +48,7 @@ def load_run(folder: Path) -> list[LayerFlips]:
 
 def compare(a: Path, b: Path) -> list[tuple[str, int, float]]:
     """Name, size and share of differing signs of the convolution weights that two checkpoints have in common."""
-    first, second = (_state(load_checkpoint(path)) for path in (a, b))
+    first, second = (state_dict(path, read(path)) for path in (a, b))
     common = [k for k, v in first.items() if v.ndim == 4 and k in second and second[k].shape == v.shape]
     if not common:
         raise ValueError(f"{a} and {b} have no convolution weights in common")
@@ -58,25 +56,6 @@ def compare(a: Path, b: Path) -> list[tuple[str, int, float]]:
         (k, v.numel(), float((torch.sign(v) != torch.sign(second[k])).float().mean()))
         for k, v in ((k, first[k]) for k in common)
     ]
-
-
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint's dict, read without executing anything. Raises FileNotFoundError or ValueError."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # a damaged file can raise almost anything
-        raise ValueError(f"{path}: not a checkpoint") from None
-    if not isinstance(loaded, dict):
-        raise ValueError(f"{path}: not a checkpoint")
-    return loaded
-
-
-def _state(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
-    state = checkpoint.get("state_dict", checkpoint)
-    skipped = (".weight_prev", ".tracker")
-    return {k: v for k, v in state.items() if isinstance(v, Tensor) and not k.endswith(skipped)}
 
 
 def histogram(layers: list[LayerFlips], path: Path) -> None:
@@ -137,21 +116,14 @@ def pyplot() -> Any:
     return matplotlib.pyplot
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="ovsw-flips",
-        description="Show silent weights: of runs of ovsw-train, or between two checkpoints.",
-    )
+def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("inputs", metavar="RUN", nargs="+", help="run folders (the first is drawn), or A.pth B.pth")
     p.add_argument("-o", "--output", metavar="DIR", help="where CSV and PNG files go (default: the first run)")
     p.add_argument("--layers", metavar="NAME", nargs="+", help="layers to draw (default: the last of each stage)")
-    add_version(p)
-    return p
 
 
-@command("ovsw-flips")
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+@command("ovsw-flips", "Show silent weights: of runs of ovsw-train, or between two checkpoints.", options)
+def main(args: argparse.Namespace) -> int:
     paths = [Path(p) for p in args.inputs]
     if not all(p.exists() for p in paths):
         missing = next(p for p in paths if not p.exists())

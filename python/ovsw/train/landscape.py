@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ovsw.cli import add_version, command
-from ovsw.nn import network
+from ovsw.cli import command
+from ovsw.networks import network
+from ovsw.nn.checkpoint import read_run
 from ovsw.train import augment
 from ovsw.train.data import MemorySet
-from ovsw.train.flips import load_checkpoint, pyplot
+from ovsw.train.flips import pyplot
 from ovsw.train.recipe import from_dict
 from ovsw.train.trainer import build_model, open_data
 
@@ -77,31 +78,23 @@ def picture(losses: np.ndarray, span: float, title: str, path: Path) -> None:
     plt.close(figure)
 
 
-def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(
-        prog="ovsw-landscape", description="Draw the loss around a checkpoint of ovsw-train, filter-normalised."
-    )
+def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("checkpoint", metavar="CKPT", help="last.pth or model_best.pth of a run")
     p.add_argument("--data", metavar="DIR", help="where the data set lies")
     p.add_argument("-o", "--output", metavar="OUT.png", required=True, help="the picture; a .csv goes beside it")
     p.add_argument("--grid", metavar="N", type=int, default=21, help="points each way (default: %(default)s)")
     p.add_argument("--span", metavar="X", type=float, default=1.0, help="how far each way (default: %(default)s)")
     p.add_argument("--images", metavar="N", type=int, default=512, help="test images (default: %(default)s)")
-    add_version(p)
-    return p
 
 
-@command("ovsw-landscape")
-def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+@command("ovsw-landscape", "Draw the loss around a checkpoint of ovsw-train, filter-normalised.", options)
+def main(args: argparse.Namespace) -> int:
     output = Path(args.output)
     if args.grid < 2 or args.images < 1 or not args.span > 0:
         raise ValueError("--grid must be at least 2, --images at least 1 and --span positive")
     if not output.parent.is_dir():
         raise ValueError(f"{output}: the folder {output.parent} does not exist")
-    checkpoint = load_checkpoint(Path(args.checkpoint))
-    if "ovsw" not in checkpoint:
-        raise ValueError(f"{args.checkpoint}: was not written by ovsw-train")
+    checkpoint = read_run(Path(args.checkpoint))
     recipe = from_dict(checkpoint["ovsw"]["recipe"])
     spec = network(recipe.network.name)
     model = build_model(recipe)
@@ -110,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     split = open_data(recipe, Path(args.data) if args.data else None, "test")
     if not isinstance(split, MemorySet):
         raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; landscapes take CIFAR and the like")
-    x = augment.normalise(split.images[: args.images], spec.mean, spec.std)
+    x = augment.normalise(split.images[: args.images], spec.input.mean, spec.input.std)
     losses = surface(model, x, split.labels[: args.images], args.grid, args.span)
     steps = np.linspace(-args.span, args.span, args.grid)
     with output.with_suffix(".csv").open("w", newline="") as f:

@@ -27,7 +27,9 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from ovsw.format import replace_file
-from ovsw.nn import binary_layers, create, float_network, network
+from ovsw.networks import InputSpec, network
+from ovsw.nn import binary_layers, create, float_network
+from ovsw.nn.checkpoint import read, read_run, state_dict
 from ovsw.train import augment
 from ovsw.train.data import DataError, FolderSet, MemorySet, open_split
 from ovsw.train.distributed import World, join_world, sync_batch_norms
@@ -118,11 +120,7 @@ def start(
 
 def _load_weights(model: nn.Module, path: Path) -> None:
     """Fills a model from a checkpoint or a bare state dict; what a trainer keeps beside the weights is passed over."""
-    found = _read_checkpoint(path)
-    found = found.get("state_dict", found) if isinstance(found, dict) else None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise ValueError(f"{path}: holds no state dict (a mapping of names to tensors)")
-    given = {key[len("module.") :] if key.startswith("module.") else key: value for key, value in found.items()}
+    given = state_dict(path, read(path))
     mine = model.state_dict()
     optional = (".scaling_factor", ".num_batches_tracked")
     wanted = {key: value for key, value in mine.items() if key in given or not key.endswith(optional)}
@@ -136,15 +134,6 @@ def _load_weights(model: nn.Module, path: Path) -> None:
     for name, layer in binary_layers(model).items():
         if layer.scaling_factor is not None and f"{name}.scaling_factor" not in given:
             layer.learn_scale()
-
-
-def _read_checkpoint(path: Path) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file") from None
-    except Exception as e:  # a damaged file can raise almost anything
-        raise ValueError(f"{path}: not a PyTorch checkpoint, or damaged ({type(e).__name__})") from None
 
 
 def build_model(recipe: Recipe) -> nn.Module:
@@ -213,7 +202,7 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
 
 def open_data(recipe: Recipe, data: Path | None, split: str) -> Split:
     """One part of the recipe's data set, whose classes must be those of its network."""
-    wanted, size = recipe.network.num_classes, network(recipe.network.name).input_size
+    wanted, size = recipe.network.num_classes, network(recipe.network.name).input.height
     found = open_split(recipe.data.kind, data, split, num_classes=wanted, size=size, broken=recipe.data.broken)
     if len(found.names) != wanted:
         raise DataError(f"{data}: has {len(found.names)} classes, network.num_classes is {wanted}")
@@ -283,7 +272,7 @@ def _train_batches(
     A set in memory is augmented as in one process and then shared out, so that the number of processes changes nothing.
     From a folder each rank decodes its own part only.
     """
-    spec = network(recipe.network.name)
+    spec = network(recipe.network.name).input
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     order = torch.randperm(len(split), generator=generator)
     batches = torch.split(order, recipe.train.batch)
@@ -291,10 +280,8 @@ def _train_batches(
         batches = tuple(world.share(batch) for batch in batches)
         generator.manual_seed((seed * 1_000_003 + epoch) * 1009 + world.rank)
     crops = _Crops(recipe.data.crop, seed * 1_000_003 + epoch)
-    for indices, images in _images(split, batches, recipe.data.workers, spec.input_size, crops):
-        x = augment.apply(
-            images, recipe.data.augment, spec.mean, spec.std, generator, spec.input_size, recipe.data.crop
-        )
+    for indices, images in _images(split, batches, recipe.data.workers, spec, crops):
+        x = augment.apply(images, recipe.data.augment, spec.mean, spec.std, generator, spec.height, recipe.data.crop)
         y = split.labels[indices]
         if isinstance(split, MemorySet):
             x, y = world.share(x), world.share(y)
@@ -311,14 +298,14 @@ class _Crops:
 
 
 def _images(
-    split: Split, batches: Sequence[Tensor], workers: int, size: int, crops: _Crops | None
+    split: Split, batches: Sequence[Tensor], workers: int, spec: InputSpec, crops: _Crops | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(indices, uint8 images) of each batch; a folder is decoded by worker processes."""
     if isinstance(split, MemorySet):
         for indices in batches:
             yield indices, split.images[indices]
         return
-    decoded = _Decoded(split, size, crops)
+    decoded = _Decoded(split, spec, crops)
     loader = DataLoader(decoded, batch_sampler=[b.tolist() for b in batches], num_workers=workers)
     try:
         yield from zip(batches, loader)
@@ -329,23 +316,22 @@ def _images(
 class _Decoded(Dataset[Tensor]):
     """An image folder for a DataLoader: random resized crops, or the centre."""
 
-    def __init__(self, split: FolderSet, size: int, crops: _Crops | None) -> None:
-        self.split, self.size, self.crops = split, size, crops
+    def __init__(self, split: FolderSet, spec: InputSpec, crops: _Crops | None) -> None:
+        self.split, self.spec, self.crops = split, spec, crops
 
     def __getitem__(self, index: int) -> Tensor:
         scale, seed = (self.crops.scale, self.crops.seed) if self.crops else (None, 0)
-        resize = round(self.size * 256 / 224)
-        return self.split.load(index, self.size, resize, scale, np.random.default_rng([seed, index]))
+        return self.split.load(index, self.spec.height, self.spec.resize, scale, np.random.default_rng([seed, index]))
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, recipe: Recipe, split: Split, device: torch.device, world: World) -> dict[str, float]:
     """Top-1 and top-5 accuracy in percent, in float32; each rank takes every n-th batch."""
     model.eval()
-    spec = network(recipe.network.name)
+    spec = network(recipe.network.name).input
     top1 = top5 = 0.0
     batches = torch.split(torch.arange(len(split)), 256)[world.rank :: world.size]
-    for indices, images in _images(split, batches, recipe.data.workers, spec.input_size, None):
+    for indices, images in _images(split, batches, recipe.data.workers, spec, None):
         logits = model(augment.normalise(images, spec.mean, spec.std).to(device)).cpu()
         ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == split.labels[indices][:, None]
         top1 += int(ranked[:, 0].sum())
@@ -395,9 +381,7 @@ def resume(run: Run) -> None:
     path = run.folder / "last.pth"
     if not path.is_file():
         return  # killed before the first epoch was over: the fresh run is the same
-    checkpoint = _read_checkpoint(path)
-    if not isinstance(checkpoint, dict) or "ovsw" not in checkpoint:
-        raise ValueError(f"{path}: not a checkpoint of ovsw-train")
+    checkpoint = read_run(path)
     saved, now, usual = checkpoint["ovsw"]["recipe"], as_dict(run.recipe), as_dict(Recipe())
     changed = [
         f"{section}.{key} {was!r} -> {value!r}"

@@ -1,0 +1,193 @@
+// include/ovsw.h over load_engine and Engine: arguments are checked and exceptions become status codes here.
+
+#include "include/ovsw.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+#include "csrc/base/error.h"
+#include "csrc/runtime/load.h"
+
+struct ovsw_model : ovsw::Model {};
+
+namespace ovsw {
+namespace {
+
+thread_local char last_error[1024];  // not a std::string: to fail must not need memory
+
+ovsw_status failed(ovsw_status status, const char* text) {
+  std::snprintf(last_error, sizeof last_error, "%s", text);
+  return status;
+}
+
+template <typename Fn>
+ovsw_status guarded(Fn&& fn) noexcept {
+  try {
+    fn();
+    return OVSW_OK;
+  } catch (const ModelError& e) {
+    return failed(OVSW_INVALID_MODEL, e.what());
+  } catch (const InvalidError& e) {
+    return failed(OVSW_INVALID_ARGUMENT, e.what());
+  } catch (const ReadError& e) {
+    return failed(OVSW_CANNOT_READ, e.what());
+  } catch (const std::bad_alloc&) {
+    return failed(OVSW_OUT_OF_MEMORY, "out of memory");
+  } catch (const std::system_error& e) {
+    return failed(OVSW_SYSTEM_ERROR, e.what());
+  } catch (const std::runtime_error& e) {
+    return failed(OVSW_UNSUPPORTED, e.what());
+  } catch (const std::exception& e) {
+    return failed(OVSW_SYSTEM_ERROR, e.what());
+  } catch (...) {
+    return failed(OVSW_SYSTEM_ERROR, "unknown error");
+  }
+}
+
+constexpr std::size_t kMaxOptions = 1024;  // no version will have more: a size that was never set
+
+LoadOptions load_options(const ovsw_options* given) {
+  ovsw_options options = OVSW_OPTIONS;
+  if (given) {
+    check(given->size >= sizeof options && given->size <= kMaxOptions, "options.size is ", given->size, ", expected ",
+          sizeof options, " or what a later version has");
+    const auto* bytes = reinterpret_cast<const unsigned char*>(given);
+    check(std::all_of(bytes + sizeof options, bytes + given->size, [](unsigned char b) { return b == 0; }),
+          "options has fields that this version of the library does not know");
+    options = *given;
+  }
+  if (!options.isa) options.isa = std::getenv("OVSW_ISA");
+  return {options.threads == 0 ? 1 : options.threads, options.isa ? options.isa : ""};
+}
+
+// Loads from a path, or from data and size; `name` is what the first of them is called.
+template <typename First, typename... Rest>
+ovsw_status load(ovsw_model** model, const ovsw_options* options, const char* name, First first, Rest... rest) {
+  if (model) *model = nullptr;
+  return guarded([&] {
+    check(model, "model is NULL");
+    check(first, name, " is NULL");
+    *model = new ovsw_model{load_engine(first, rest..., load_options(options))};
+  });
+}
+
+// What `get` says of a model; of NULL, zero or NULL.
+template <typename Get>
+auto ask(const ovsw_model* model, Get get) {
+  return model ? get(*model) : decltype(get(*model))();
+}
+
+void check_finite(const std::uint8_t*, std::size_t) {}
+void check_finite(const float* values, std::size_t count) {
+  const auto wrong = std::count_if(values, values + count, [](float v) { return !std::isfinite(v); });
+  check(wrong == 0, "the images have ", wrong, " values that are NaN or infinite");
+}
+
+Image image_at(const std::uint8_t* pixels) { return {pixels, nullptr}; }
+Image image_at(const float* values) { return {nullptr, values}; }
+
+template <typename T>
+ovsw_status run(ovsw_model* model, std::size_t images, const T* from, std::size_t from_count, float* logits,
+                std::size_t logit_count) {
+  return guarded([&] {
+    check(model, "model is NULL");
+    check(images > 0, "there are no images");
+    Engine& engine = *model->engine;
+    const Value& input = model->input();
+    const std::size_t size = input.pixels() * std::size_t(input.c), outputs = engine.outputs();
+    // Divided, not multiplied: a product might wrap around.
+    check(from_count / images == size && from_count % images == 0, images, " images hold ", from_count,
+          " elements, expected ", size, " (", input.c, "x", input.h, "x", input.w, ") each");
+    check(logit_count / images == outputs && logit_count % images == 0, "there is room for ", logit_count,
+          " logits, expected ", images, " times ", outputs);
+    check(from && logits, from ? "logits" : "images", " is NULL");
+    check_finite(from, from_count);
+    for (std::size_t i = 0; i < images; ++i) engine.run(image_at(from + i * size), logits + i * outputs);
+  });
+}
+
+}  // namespace
+}  // namespace ovsw
+
+using ovsw::ask;
+using ovsw::Model;
+
+const char* ovsw_version(void) { return OVSW_VERSION; }
+const char* ovsw_last_error(void) { return ovsw::last_error; }
+
+ovsw_status ovsw_load_file(const char* path, const ovsw_options* options, ovsw_model** model) {
+  return ovsw::load(model, options, "path", path);
+}
+
+ovsw_status ovsw_load_memory(const void* data, size_t size, const ovsw_options* options, ovsw_model** model) {
+  return ovsw::load(model, options, "data", data, size);
+}
+
+void ovsw_close(ovsw_model* model) { delete model; }
+
+size_t ovsw_input_channels(const ovsw_model* model) {
+  return ask(model, [](const Model& m) { return size_t(m.input().c); });
+}
+
+size_t ovsw_input_height(const ovsw_model* model) {
+  return ask(model, [](const Model& m) { return size_t(m.input().h); });
+}
+
+size_t ovsw_input_width(const ovsw_model* model) {
+  return ask(model, [](const Model& m) { return size_t(m.input().w); });
+}
+
+size_t ovsw_output_count(const ovsw_model* model) {
+  return ask(model, [](const Model& m) { return m.engine->outputs(); });
+}
+
+const char* ovsw_label(const ovsw_model* model, size_t index) {
+  return ask(model, [index](const Model& m) {
+    return index < m.metadata.labels.size() ? m.metadata.labels[index].c_str() : nullptr;
+  });
+}
+
+const char* ovsw_metadata(const ovsw_model* model) {
+  return ask(model, [](const Model& m) { return m.metadata.text.c_str(); });
+}
+
+const float* ovsw_mean(const ovsw_model* model) {
+  return ask(model, [](const Model& m) { return m.engine->plan().mean.data(); });
+}
+
+const float* ovsw_std(const ovsw_model* model) {
+  return ask(model, [](const Model& m) { return m.engine->plan().std.data(); });
+}
+
+size_t ovsw_resize(const ovsw_model* model) {
+  return ask(model, [](const Model& m) { return size_t(m.metadata.resize); });
+}
+
+size_t ovsw_threads(const ovsw_model* model) {
+  return ask(model, [](const Model& m) { return size_t(m.engine->threads()); });
+}
+
+const char* ovsw_isa(const ovsw_model* model) {
+  return ask(model, [](const Model& m) { return m.engine->plan().table->name; });
+}
+
+const char* ovsw_numerics(const ovsw_model* model) {
+  return ask(model, [](const Model& m) { return ovsw::numerics_name(m.engine->plan().numerics); });
+}
+
+ovsw_status ovsw_run_pixels(ovsw_model* model, size_t images, const uint8_t* pixels, size_t pixel_count, float* logits,
+                            size_t logit_count) {
+  return ovsw::run(model, images, pixels, pixel_count, logits, logit_count);
+}
+
+ovsw_status ovsw_run_values(ovsw_model* model, size_t images, const float* values, size_t value_count, float* logits,
+                            size_t logit_count) {
+  return ovsw::run(model, images, values, value_count, logits, logit_count);
+}

@@ -1,0 +1,1 @@
+"""What an export can start from: one file per front end, each of which gives a `Source`."""

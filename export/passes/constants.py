@@ -1,0 +1,90 @@
+"""Numbers for `quantize`: how real constants become whole ones that lose as little as their bounds allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+_ALIKE = 0.95  # correlation of neighbouring pixels, and of colours
+
+
+@dataclass
+class Constants:
+    weight: np.ndarray
+    offset: np.ndarray
+    shift: np.ndarray
+    fits: np.ndarray
+
+
+def largest_shift(most: int, at: Callable[[int], tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Constants:
+    """Per channel, the constants at the largest shift for which they fit; at 0 where they never do.
+
+    `at(s)` gives weights or multipliers, offsets, and whether they fit.
+    """
+    weight, offset, fits = at(0)
+    shift = np.zeros(len(offset), np.int64)
+    for s in range(1, most + 1):
+        w, o, ok = at(s)
+        weight[ok], offset[ok], shift[ok] = w[ok], o[ok], s
+        fits = fits | ok
+    return Constants(weight, offset, shift, fits)
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """To the nearest integer, within 62 bits: what is larger fits nowhere."""
+    return np.rint(np.clip(x, -(2.0**62), 2.0**62)).astype(np.int64)
+
+
+def floored(x: np.ndarray) -> np.ndarray:
+    """As above, downwards. As the sums it is added to are whole, an offset loses nothing of what the shift keeps."""
+    return np.floor(np.clip(x, -(2.0**62), 2.0**62)).astype(np.int64)
+
+
+def like_pixels(window: tuple[int, int], std: np.ndarray) -> np.ndarray:
+    """The upper triangular R for which |R e| is the size of what errors e of weights come to on an ordinary image.
+
+    Neighbouring pixels and colours are correlated, with _ALIKE per pixel of distance and between colours.
+    """
+    places = np.indices(window).reshape(2, -1).T
+    distance = np.linalg.norm(places[:, None] - places, axis=-1)
+    colours = np.outer(std, std) * np.where(np.eye(len(std)) > 0, 1.0, _ALIKE)
+    return np.linalg.cholesky(np.kron(_ALIKE**distance, colours)).T
+
+
+def rounded_together(w: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """Whole numbers near the rows of w: one by one, each such that it makes up for the errors of those before."""
+    rows = np.clip(w.reshape(len(w), -1), -(2.0**62), 2.0**62)
+    errors = np.zeros_like(rows)
+    for i in reversed(range(len(r))):
+        wanted = errors[:, i + 1 :] @ r[i, i + 1 :] / -r[i, i]
+        errors[:, i] = np.rint(rows[:, i] + wanted) - rows[:, i]
+    return rounded(rows + errors).reshape(w.shape)
+
+
+@dataclass
+class Line:
+    """a * y + b, in steps, for whole y of at most `largest`.
+
+    Rounding a errs by more the larger y is, and what counts are the y for which the result is near 0. So the offset is
+    the one that is right at the y nearest to that, which with a mean far from 0 is several steps better.
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    largest: float
+
+    def __post_init__(self) -> None:
+        safe = np.where(self.a == 0, 1.0, self.a)
+        self.y = np.where(self.a == 0, 0.0, np.clip(np.rint(-self.b / safe), -self.largest, self.largest))
+        self.value = self.a * self.y + self.b
+
+    def at(self, s: int) -> tuple[np.ndarray, np.ndarray]:
+        """Multipliers and offsets for a shift of s, whether they fit or not."""
+        m = np.clip(rounded(self.a * 2.0**s), -(1 << 31), 1 << 31)
+        return m, floored(self.value * 2.0**s) - m * self.y.astype(np.int64)
+
+
+def shifted(sums: np.ndarray, s: int) -> np.ndarray:
+    return -(-sums >> s)

@@ -1,0 +1,42 @@
+"""`Source`: what an export starts from. Everything after it knows neither checkpoints nor torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ovsw.export import ir
+from ovsw.networks import InputSpec
+
+
+@dataclass
+class Source:
+    """A network to be exported.
+
+    Attributes:
+        name: the network's, for the file's metadata and the report.
+        graph: what it computes, with nodes of the first group of `ir`.
+        reference: its logits (n, classes) for normalised images (n, channels, height, width), computed in the
+            precision of these: proofs give float64, a measured accuracy float32.
+        input: the image it takes, and how that is prepared.
+        parameters: how many it has, for a comparison of sizes.
+        learned_scale: whether the binary layers' scales were trained.
+        path: the file that it was read from, if any.
+        warnings: what the front end has to say.
+    """
+
+    name: str
+    graph: ir.Graph
+    reference: Callable[[np.ndarray], np.ndarray]
+    input: InputSpec
+    parameters: int
+    learned_scale: bool = False
+    path: Path | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def num_classes(self) -> int:
+        return self.graph.output.shape[0]

@@ -1,0 +1,1 @@
+ovsw_isa(arm_neon ARCH aarch64 PLAIN portable)

@@ -1,0 +1,31 @@
+// The table arm_neon_dot: the kernels of arm_neon for CPUs with dot products (ARMv8.2: Cortex-A76, Apple M1).
+
+#include "kernels/arm_neon/rows.h"
+
+#if defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace ovsw::arm_neon_dot {
+namespace {
+
+bool supported() {
+#if defined(__APPLE__)
+  int has = 0;
+  std::size_t size = sizeof has;
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has;
+#elif defined(__linux__)
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+const KernelTable kTable = make_table(20, supported, neon::kRows);
+
+}  // namespace ovsw::arm_neon_dot

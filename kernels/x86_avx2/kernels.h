@@ -1,0 +1,12 @@
+// What this folder writes itself.
+#pragma once
+
+#include "kernels/portable/config.h"
+
+namespace ovsw::x86_avx2 {
+
+struct Bconv {
+  OVSW_KERNEL;
+};
+
+}  // namespace ovsw::x86_avx2

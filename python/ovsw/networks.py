@@ -1,0 +1,123 @@
+"""What is known of networks without building them: their shape, their classes, and how their images are prepared.
+
+`ovsw.nn` binds these names to modules; the exporter, the trainer and the bench read the same facts. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ovsw._version import __version__
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """The image that a network takes, and how it was prepared when the network was evaluated.
+
+    Its shorter side is scaled to `resize`, the centre of `height` x `width` is cut out, pixels are scaled to 0..1 and
+    become (v - mean) / std per channel. `labels` are the class names, or the name of a list in `ovsw.labels`.
+    """
+
+    channels: int
+    height: int
+    width: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    resize: int
+    labels: str | tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (self.channels, self.height, self.width)
+
+    @property
+    def preprocess(self) -> dict[str, Any]:
+        """As a file's metadata has it."""
+        square = {"crop": self.height} if self.height == self.width else {}
+        return {"resize": self.resize, **square}
+
+    def metadata(self, arch: str, num_classes: int, labels: str | list[str]) -> dict[str, Any]:
+        """What a file says of a network with this input."""
+        about = {"producer": f"ovsw {__version__}", "arch": arch, "num_classes": num_classes}
+        return {**about, "preprocess": self.preprocess, "labels": labels}
+
+    def at(self, size: int) -> InputSpec:
+        """The same for a square image of another size: `resize` keeps its ratio to the crop."""
+        return replace(self, height=size, width=size, resize=round(size * self.resize / max(self.height, self.width)))
+
+    def normalised(self, pixels: np.ndarray) -> np.ndarray:
+        """uint8 pixels (n, h, w, c) as the network takes them: float32 (n, c, h, w)."""
+        mean, std = (np.asarray(values, np.float32) for values in (self.mean, self.std))
+        x = (pixels.astype(np.float32) / np.float32(255) - mean) / std
+        return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A network as its paper has it.
+
+    Attributes:
+        blocks: how many in each stage; VGGSmall has none.
+        classifier: the key of the last layer in a checkpoint.
+        flattened: channels of the map that the classifier takes whole, and by how much it is smaller than the input;
+            None where it is averaged first, so that any input size goes with the same weights.
+    """
+
+    name: str
+    blocks: tuple[int, ...]
+    num_classes: int
+    input: InputSpec
+    classifier: str = "fc"
+    flattened: tuple[int, int] | None = None
+
+    @property
+    def short(self) -> str:
+        """The name in lower case, without the suffix for binary weights and activations."""
+        return _short(self.name)
+
+    @property
+    def dataset(self) -> str:
+        return "imagenet" if self.input is _IMAGENET else "cifar"
+
+    def input_size(self, features: int) -> int:
+        """The side of the input for which the classifier has so many features; the usual one where it does not tell."""
+        if self.flattened is not None:
+            channels, reduction = self.flattened
+            side = math.isqrt(features // channels)
+            if side > 0 and side * side * channels == features:
+                return reduction * side
+        return self.input.height
+
+
+_IMAGENET = InputSpec(3, 224, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), resize=256, labels="imagenet")
+_CIFAR = InputSpec(3, 32, 32, (0.491, 0.482, 0.447), (0.247, 0.243, 0.262), resize=32)
+NETWORKS = (
+    NetworkSpec("ResNet18_1w1a", (2, 2, 2, 2), 1000, _IMAGENET),
+    NetworkSpec("ResNet34_1w1a", (3, 4, 6, 3), 1000, _IMAGENET),
+    NetworkSpec("ReActResNet18_1w1a", (4, 4, 4, 4), 1000, _IMAGENET),  # counts single convolutions
+    NetworkSpec("ReActResNet34_1w1a", (6, 8, 12, 6), 1000, _IMAGENET),
+    NetworkSpec("cResNet18_1w1a", (2, 2, 2, 2), 100, _CIFAR),
+    NetworkSpec("cResNet20_1w1a", (3, 3, 3), 10, _CIFAR, classifier="linear"),
+    NetworkSpec("VGGSmall_1w1a", (), 10, _CIFAR, flattened=(512, 8)),
+)
+
+
+def networks() -> list[str]:
+    """The names that `network` knows."""
+    return [spec.name for spec in NETWORKS]
+
+
+def network(name: str) -> NetworkSpec:
+    """The spec of a network; case and the suffix `_1w1a` may be left out. Raises ValueError for an unknown name."""
+    for spec in NETWORKS:
+        if spec.short == _short(name):
+            return spec
+    raise ValueError(f"unknown network '{name}'; known are {', '.join(networks())}")
+
+
+def _short(name: str) -> str:
+    return name.lower().removesuffix("_1w1a")
