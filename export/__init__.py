@@ -1,7 +1,8 @@
 """From a network to a `.bnn` file: source, graph, passes, proofs, file.
 
-    from ovsw.export import export
+    from ovsw.export import export, export_module
     report = export("ckpt.pth", "model.bnn")
+    report = export_module(model, torch.zeros(1, 3, 32, 32), "model.bnn")
 
 Names are loaded on first use, so that `ovsw-export --help` does not wait for torch.
 """
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ovsw.export.errors import ExportError, VerifyError
     from ovsw.export.frontend.torch_module import register_layer
-    from ovsw.export.pipeline import ExportOptions, Report, export, export_source
+    from ovsw.export.pipeline import ExportOptions, Report, export, export_module, export_source
     from ovsw.export.source import Source
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Source",
     "VerifyError",
     "export",
+    "export_module",
     "export_source",
     "register_layer",
 ]

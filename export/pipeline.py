@@ -12,10 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
 from ovsw import format as bnn
 from ovsw.export.accuracy import Accuracy, measure, open_images
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import checkpoint as checkpoint_file
+from ovsw.export.frontend import torch_module
 from ovsw.export.passes import build
 from ovsw.export.passes.quantize import NotIntegerError
 from ovsw.export.source import Source
@@ -95,6 +99,66 @@ def export(
     path = Path(checkpoint)
     _check_target(Path(output), options.force, path)
     return export_source(checkpoint_file.source(path, options.arch, options.input_size), output, options)
+
+
+def export_module(
+    model: nn.Module,
+    example_input: torch.Tensor | Sequence[int],
+    output: str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    resize: int | None = None,
+    labels: str | Sequence[str] | None = None,
+    numerics: str = "auto",
+    weights: str = "int16",
+    stem: str | None = None,
+    zero_weights: str = "refuse",
+    verify: int = 4,
+    images: str | None = None,
+    max_images: int | None = None,
+    force: bool = False,
+) -> Report:
+    """Exports a binary network of your own to a `.bnn` file: any module of known layers.
+
+        report = export_module(model, torch.zeros(1, 3, 32, 32), "m.bnn", mean=(0.5,) * 3, std=(0.25,) * 3)
+
+    Known are the layers of `ovsw.nn`, the usual ones of `torch.nn`, and those given to `register_layer`. The module is
+    exported as it computes in eval mode; it is not changed, whatever mode it is in.
+
+    Args:
+        example_input: an image (1, channels, height, width), of which only the shape counts, or that shape.
+        name: how the file calls the network; default: the name of its class.
+        mean, std: per channel, of pixels scaled to 0..1, as in training. Default: 0 and 1, so pixels are scaled to 0..1
+            and no further; the report warns of it.
+        resize: what an image file's shorter side is scaled to before the centre is cut out; default: the input's size.
+        labels: class names, a file of them, or "imagenet" or "cifar10"; default: none.
+
+    The other arguments are those of `ExportOptions`. Raises ExportError, which lists all that cannot be exported, or
+    VerifyError, and then leaves no file behind.
+    """
+    options = ExportOptions(
+        mean=mean,
+        std=std,
+        labels=labels,
+        numerics=numerics,
+        weights=weights,
+        stem=stem,
+        zero_weights=zero_weights,
+        verify=verify,
+        images=images,
+        max_images=max_images,
+        force=force,
+    )
+    _check_target(Path(output), force)
+    channels, height, width = _image_shape(example_input)
+    resize = max(height, width) if resize is None else resize
+    spec = InputSpec(channels, height, width, (0.0,) * channels, (1.0,) * channels, resize)
+    source = torch_module.source(model, spec, name or type(model).__name__)
+    if mean is None and std is None:
+        source.warnings.append("no mean and std given: pixels are scaled to 0..1 and no further")
+    return export_source(source, output, options)
 
 
 def export_source(source: Source, output: str | os.PathLike[str], options: ExportOptions) -> Report:
@@ -180,6 +244,13 @@ def _check_choices(options: ExportOptions) -> None:
             raise ExportError(f"--{what} is {value!r}; known are {', '.join(filter(None, known))}")
     if options.numerics == "float" and (options.weights != "int16" or options.stem is not None):
         raise ExportError("--weights and --stem are for integer files, --numerics float has none")
+
+
+def _image_shape(example: torch.Tensor | Sequence[int]) -> tuple[int, int, int]:
+    shape = tuple(example.shape) if isinstance(example, torch.Tensor) else tuple(example)
+    if len(shape) != 4 or shape[0] != 1 or not all(isinstance(n, int) and n > 0 for n in shape):
+        raise ExportError(f"example_input has the shape {shape}, expected (1, channels, height, width)")
+    return shape[1:]
 
 
 def _input(source: Source, options: ExportOptions) -> InputSpec:
