@@ -16,6 +16,7 @@
 //     avgpool          q = (scale[c] * sum + base[0][c]) >> shift[c]                 in 64 bits
 //     others           q is the core's result
 //     out = v = act(clamp(q + residual, lo, hi)),  bits = (v >= 0)
+//     prelu            v < 0 becomes ((2 * v + 1) * slope[c]) >> 15, saturated to 16 bits
 // where base holds offset, border and zero-point terms and scale >= 0; sums fit in 32 bits, their parts wrap around. If
 // out is an i32, out = q and nothing else is. linear has one output pixel:
 //     out[c] = float(((sum + rounding) >> shift[c]) + base[0][c]) * scale[0]         sum in 64 bits

@@ -86,7 +86,7 @@ constexpr std::optional<Need> constant_need(const OpTraits& op, Numerics numeric
       if (op.max_shift) return Need{Dtype::kI32, true};
       return {};
     case kSlope:
-      if (act == Act::kPrelu && !integer) return Need{Dtype::kF32, true};
+      if (act == Act::kPrelu) return Need{integer ? Dtype::kI16 : Dtype::kF32, true};
       return {};
     case kShift:
       if (integer && op.max_shift) return Need{Dtype::kU8, true};

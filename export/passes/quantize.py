@@ -32,6 +32,7 @@ _PEAK = {16: 32767, 8: 127}
 _KIND = {16: "i16", 8: "i8"}
 _FEW = 5  # fraction bits of what a classifier reads; fewer are reported
 _LIMIT = 32768  # the largest |x| of an i16 that is not clamped
+_SLOPE = 1 << 14  # a slope of 1
 
 
 class NotIntegerError(ExportError):
@@ -63,6 +64,14 @@ def quantize(
     mean32, std32 = (np.asarray(values, np.float32) for values in (mean, std))
     quantizer = _Quantizer(ops, mean32, std32, WIDTHS[weights], WIDTHS[stem or weights])
     return quantizer.run(), quantizer.warnings
+
+
+def _slopes(act: ir.Act) -> np.ndarray:
+    slopes = np.asarray(act.slope, np.float64)
+    steps = rounded(slopes * _SLOPE)
+    if (np.abs(steps) >= 2 * _SLOPE).any():
+        raise NotIntegerError(f"{act.name}: a slope is {np.abs(slopes).max():g}, integers have less than 2")
+    return steps
 
 
 @dataclass
@@ -114,9 +123,7 @@ class _Quantizer:
         core = op.core
         if isinstance(op.source, ir.Input) and not isinstance(core, ir.Conv):
             self.refuse(op.name, "reads the pixels, which only convolutions can do in integers")
-        if op.act is not None and op.act.kind != "clamp":
-            self.refuse(op.act.name, f"the activation {op.act.kind} is not available in integers")
-        if op.act is not None and not is_integer_clamp(op.act):
+        if op.act is not None and op.act.kind == "clamp" and not is_integer_clamp(op.act):
             self.refuse(op.act.name, f"clamps to {op.act.lo:g}..{op.act.hi:g}, integers go from -2 to 2 only")
         if isinstance(op.residual, ir.Input):
             self.refuse(op.name, "adds the pixels, which integers cannot do")
@@ -163,7 +170,13 @@ class _Quantizer:
         """The op, clamped if it has a clamp; notes what is known of its result, whose centre usually is a shift's."""
         centre = np.full(op.value.shape[0], 0.5) if centre is None else centre
         lowered = Lowered(op, "i16", constants, steps=steps, centre=centre)
-        if op.act is not None:
+        if op.act is not None and op.act.slope is not None:
+            if (centre != 0.5).any():
+                self.refuse(op.act.name, "reads numbers that are not centred, a prelu in integers needs a scale before")
+            lowered.act = "prelu"
+            lowered.constants["slope"] = ("i16", _slopes(op.act))
+            self.maps[op.value] = _Map("i16", steps, centre)
+        elif op.act is not None:
             lo, hi = (int(np.clip(np.rint(n * steps - 0.5), -32768, 32767)) for n in (op.act.lo, op.act.hi))
             lowered.act, lowered.clamp = "clamp", (lo, hi)
             self.maps[op.value] = _Map("i16", steps, centre, max(abs(lo), abs(hi)), max(abs(lo + 0.5), abs(hi + 0.5)))
@@ -172,8 +185,22 @@ class _Quantizer:
         return lowered
 
     def unclamped(self, op: Fused) -> None:
-        if op.act is None and op.wants_map:
+        if not is_integer_clamp(op.act) and op.wants_map:
             self.refuse(op.name, "its result is not clamped before it is stored, integers need a hardtanh there")
+
+    def for_classifier(self, op: Fused, peak: float) -> float | None:
+        """Steps of a result that is not clamped and that only linear layers read: a power of two that fits."""
+        alone = not is_integer_clamp(op.act) and op.residual is None
+        if not alone or not self.only_reader(op, lambda reader: isinstance(reader.core, ir.Linear)):
+            return None
+        if op.act is not None:
+            peak *= max(1.0, float(np.abs(_slopes(op.act)).max()) / _SLOPE)
+        fraction = int(np.floor(np.log2(32767 / max(peak, 2.0**-16))))
+        if fraction < _FEW:
+            self.warnings.append(
+                f"{op.name}: its results may be as large as {peak:.2g}, which leaves steps of 2^{-fraction}"
+            )
+        return 2.0**fraction
 
     # The ops.
 
@@ -186,9 +213,11 @@ class _Quantizer:
             ones, zeros = np.ones(channels, np.int64), np.zeros(channels, np.int64)
             constants = _constants(zeros, zeros, weight=("bits", positive), scale=("i16", ones))
             return self.stored(op, constants, steps=1.0, peak=taps, centre=np.zeros(channels))
-        self.unclamped(op)
         a, b = _scale_and_offset(op, channels)
-        negative, residual, steps = a < 0, self.residual(op), self.stream(op)
+        free = self.for_classifier(op, float((np.abs(a) * taps + np.abs(b)).max())) if op.act is not None else None
+        if free is None:
+            self.unclamped(op)
+        negative, residual, steps = a < 0, self.residual(op), self.stream(op) if free is None else free
         line = Line(np.abs(a) * steps, b * steps + residual.centre, taps)
         room = INT32 - residual.limit
         steep = line.a > 32767
@@ -274,16 +303,11 @@ class _Quantizer:
         a, b = _scale_and_offset(op, channels)
         steps = self.stream(op)
         peak = float((np.abs(a) * (source.peak / source.steps) + np.abs(b)).max())
-        if op.act is None and op.wants_map:
-            if op.residual is None and self.only_reader(op, lambda reader: isinstance(reader.core, ir.Linear)):
-                fraction = int(np.floor(np.log2(32767 / max(peak, 2.0**-16))))
-                steps = 2.0**fraction
-                if fraction < _FEW:
-                    self.warnings.append(
-                        f"{op.name}: its results may be as large as {peak:.2g}, which leaves steps of 2^{-fraction}"
-                    )
-            elif op.residual is not None or peak * self.stream(op) > _LIMIT:
-                self.unclamped(op)
+        free = self.for_classifier(op, peak)
+        if free is not None:
+            steps = free
+        elif op.act is not None or op.residual is not None or peak * steps > _LIMIT:
+            self.unclamped(op)
         residual = self.residual(op)
         a = a * (steps / source.steps)
         line = Line(a / taps, b * steps + a * source.centre + residual.centre, source.peak * taps)

@@ -1,5 +1,5 @@
-// The second half of every op for one tile, composed of parts: shift, residual, clamp, store, binarize. Kernels give it
-// their sums and know nothing of what becomes of them.
+// The second half of every op for one tile, composed of parts: shift, residual, clamp, activation, store, binarize.
+// Kernels give it their sums and know nothing of what becomes of them.
 //
 // q + residual is formed in 32 bits and only then saturated to 16: q alone may leave 16 bits where the sum does not. lo
 // and hi are 16-bit numbers, so saturating before the clamp loses nothing.
@@ -22,6 +22,7 @@ struct Tile {
   std::int16_t* out;
   std::int32_t* out32;
   std::uint8_t* bits;
+  const std::int16_t* slope;        // of the first channel, if there is a prelu
   const std::int32_t* base[kTile];  // of each pixel, channel 0
   const std::uint8_t* patches;
   const std::uint8_t* weights;
@@ -34,8 +35,15 @@ struct Tile {
 
 using TileFn = void (*)(const Tile&);
 
+// p + at; null stays null.
+template <typename T>
+OVSW_INLINE T* moved(T* p, std::int64_t at) {
+  return p ? p + at : nullptr;
+}
+
 static __attribute__((unused)) void init_tile(Tile& t, const KernelArgs& a) {
   t.args = &a;
+  t.slope = moved(a.constant<std::int16_t>(kSlope), a.first_channel);
   t.channels = a.shape.out_c;
   t.row_bytes = t.channels * std::int64_t(sizeof(std::int16_t));
   t.bit_bytes = ceil_div(a.shape.out_c, kWordBits) * std::int64_t(sizeof(std::uint64_t));
@@ -44,12 +52,6 @@ static __attribute__((unused)) void init_tile(Tile& t, const KernelArgs& a) {
     t.most[i] = std::int16_t(a.hi);
     t.bit[i] = t.bit[i + 8] = std::uint8_t(1 << i);
   }
-}
-
-// p + at; null stays null.
-template <typename T>
-OVSW_INLINE T* moved(T* p, std::int64_t at) {
-  return p ? p + at : nullptr;
 }
 
 OVSW_INLINE void move_tile(Tile& t, std::int64_t pixel) {
@@ -96,6 +98,7 @@ struct Finish {
         out(t.out),
         out32(t.out32),
         bits(t.bits),
+        slope(t.slope),
         left(t.args->last_channel - t.args->first_channel) {}
 
   // Sums of pixel p, base included, come from sum(p, channels 0-3, channels 4-7), one pixel after the other, so that
@@ -155,6 +158,7 @@ struct Finish {
         v[p] = narrow(vshlq_s32(lo, shift0), vshlq_s32(hi, shift1));
       });
     }
+    if (__builtin_expect(slope != nullptr, 0)) prelu(v);
     if (out) {
       Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA { store_step(out, v[p], row_bytes); });
       out = out - P * channels + kPanel;
@@ -164,6 +168,20 @@ struct Finish {
       bits = bits - P * bit_bytes + 1;
     }
     return left > 0;
+  }
+
+  // ((2 * v + 1) * slope) >> 15 where v is negative, as v * slope + (v + 1) * slope.
+  OVSW_INLINE void prelu(int16x8_t (&v)[P]) {
+    const int16x8_t a = vld1q_s16(slope);
+    slope += kPanel;
+    Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA {
+      const int16x8_t next = vaddq_s16(v[p], vdupq_n_s16(1));
+      const int32x4_t low =
+          vmlal_s16(vmull_s16(vget_low_s16(v[p]), vget_low_s16(a)), vget_low_s16(next), vget_low_s16(a));
+      const int32x4_t high = vmlal_high_s16(vmull_high_s16(v[p], a), next, a);
+      const int16x8_t scaled = vqshrn_high_n_s32(vqshrn_n_s32(low, 15), high, 15);
+      v[p] = vbslq_s16(vcltzq_s16(v[p]), scaled, v[p]);
+    });
   }
 
   // One byte per pixel. The high bytes of two pixels' values go into one register, each byte keeps its channel's bit
@@ -196,6 +214,7 @@ struct Finish {
   std::int16_t* out;
   std::int32_t* out32;
   std::uint8_t* bits;
+  const std::int16_t* slope;
   int left;  // channels
 };
 

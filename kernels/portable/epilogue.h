@@ -107,6 +107,7 @@ class Epilogue<Numerics::kInteger> {
         residual32_(a.residual.as<const std::int32_t>(Element::kI32)),
         lo_(std::int32_t(a.lo)),
         hi_(std::int32_t(a.hi)),
+        slope_(a.constant<std::int16_t>(kSlope)),
         out16_(a.out.as<std::int16_t>(Element::kI16)),
         out32_(a.out.as<std::int32_t>(Element::kI32)) {}
 
@@ -136,8 +137,14 @@ class Epilogue<Numerics::kInteger> {
  private:
   // T is as wide as the sums are.
   template <typename T>
-  OVSW_INLINE std::uint64_t finish(T* v, std::int64_t at, int, int n) const {
+  OVSW_INLINE std::uint64_t finish(T* v, std::int64_t at, int c, int n) const {
     clamp(v, n, T(lo_), T(hi_));
+    if (slope_) {
+      for (int j = 0; j < n; ++j) {
+        const std::int32_t y = ((2 * std::int32_t(v[j]) + 1) * slope_[c + j]) >> 15;
+        v[j] = v[j] >= 0 ? v[j] : T(y < -32768 ? -32768 : y > 32767 ? 32767 : y);
+      }
+    }
     if (out16_) {
       for (int j = 0; j < n; ++j) out16_[at + j] = std::int16_t(v[j]);
     }
@@ -147,6 +154,7 @@ class Epilogue<Numerics::kInteger> {
   const std::int16_t* residual16_;
   const std::int32_t* residual32_;
   std::int32_t lo_, hi_;
+  const std::int16_t* slope_;
   std::int16_t* out16_;
   std::int32_t* out32_;
 };

@@ -1,5 +1,6 @@
-// The second half of an op for a few channels of one output pixel, composed of parts: shift, residual, clamp, store,
-// binarize. Which ones is decided once per call; kernels hand the choice on as the type E and know nothing of it.
+// The second half of an op for a few channels of one output pixel, composed of parts: shift, residual, clamp,
+// activation, store, binarize. Which ones is decided once per call; kernels hand the choice on as the type E and know
+// nothing of it.
 //
 // q + residual is formed in 32 bits: q alone may leave 16 bits where the sum does not, as with a stream that is clamped
 // to all of 16 bits, so saturating q before the sum would be wrong. Saturating after it loses nothing, as lo and hi are
@@ -16,18 +17,23 @@ namespace ovsw::OVSW_ISA::x86 {
 // What is added to q; kSum means that q itself, in 32 bits, is all that is wanted.
 enum class Add { kSum, kNothing, kInt16, kInt32 };
 
-template <Add A>
+template <Add A, Act F = Act::kNone>
 struct Parts {
   static constexpr Add kAdd = A;
+  static constexpr Act kAct = F;  // after the clamp, which every op has
 };
 
 // fn(the Parts that these arguments ask for)
 template <typename Fn>
 OVSW_INLINE void with_parts(const KernelArgs& a, Fn fn) {
   if (a.out.data && a.out.kind == Element::kI32) return fn(Parts<Add::kSum>());
-  if (!a.residual.data) return fn(Parts<Add::kNothing>());
-  if (a.residual.kind == Element::kI32) return fn(Parts<Add::kInt32>());
-  fn(Parts<Add::kInt16>());
+  const auto with_act = [&](auto add) OVSW_INLINE_LAMBDA {
+    if (a.act == Act::kPrelu) return fn(Parts<decltype(add)::kAdd, Act::kPrelu>());
+    fn(add);
+  };
+  if (!a.residual.data) return with_act(Parts<Add::kNothing>());
+  if (a.residual.kind == Element::kI32) return with_act(Parts<Add::kInt32>());
+  with_act(Parts<Add::kInt16>());
 }
 
 // Where channels go. A copy of the arguments, as every vector store might change those for all the compiler knows.
@@ -40,6 +46,7 @@ struct Target {
   int channels;
   std::int64_t bits_step;  // bytes per pixel
   Vec lo, hi;
+  const std::int16_t* slope;
 };
 
 OVSW_INLINE Target make_target(const KernelArgs& a) {
@@ -51,7 +58,8 @@ OVSW_INLINE Target make_target(const KernelArgs& a) {
           a.shape.out_c,
           ceil_div(a.shape.out_c, 64) * 8,
           all16(std::int32_t(a.lo)),
-          all16(std::int32_t(a.hi))};
+          all16(std::int32_t(a.hi)),
+          a.constant<std::int16_t>(kSlope)};
 }
 
 // kLanes channels, of which `some` exist, at element `at` of the maps: q + residual from sums (base included). For
@@ -71,10 +79,21 @@ OVSW_INLINE Vec shift_add(const Target& t, std::int64_t at, Some some, const std
   }
 }
 
+// ((2 * v + 1) * slope) >> 15 where v is negative: v * slope + (v + 1) * slope is one multiplication of pairs.
+OVSW_INLINE Vec prelu16(Vec v, Vec slope) {
+  const Vec next = OVSW_MM(add_epi16)(v, all16(1)), negative = OVSW_MM(srai_epi16)(v, 15);
+  const Vec low = multiply_pairs(OVSW_MM(unpacklo_epi16)(v, next), OVSW_MM(unpacklo_epi16)(slope, slope));
+  const Vec high = multiply_pairs(OVSW_MM(unpackhi_epi16)(v, next), OVSW_MM(unpackhi_epi16)(slope, slope));
+  const Vec scaled = OVSW_MM(packs_epi32)(OVSW_MM(srai_epi32)(low, 15), OVSW_MM(srai_epi32)(high, 15));
+  return OVSW_SI(or)(OVSW_SI (and)(negative, scaled), OVSW_SI(andnot)(negative, v));
+}
+
 // The values of 2 * kLanes channels, from channel c on, from q + residual of the halves.
 template <typename E>
-OVSW_INLINE Vec values(const Target& t, int, Vec q0, Vec q1) {
-  return clamp16(pack16(q0, q1), t.lo, t.hi);
+OVSW_INLINE Vec values(const Target& t, int c, Vec q0, Vec q1) {
+  const Vec v = clamp16(pack16(q0, q1), t.lo, t.hi);
+  if constexpr (E::kAct == Act::kPrelu) return prelu16(v, load(t.slope + c));
+  return v;
 }
 
 #if defined(__AVX512F__)

@@ -21,7 +21,7 @@ from typing import Any, Union
 import numpy as np
 
 MAGIC = b"\x89BNN\r\n\x1a\n"
-MAJOR, MINOR = 1, 1  # the newest that this module writes; a file that needs less says less
+MAJOR, MINOR = 1, 2  # the newest that this module writes; a file that needs less says less
 ALIGN = 64
 NONE = 0xFFFFFFFF
 
@@ -175,6 +175,8 @@ def _ref(index: int | None) -> int:
 
 def lowest_minor(model: Model) -> int:
     """The first minor version that has everything this model uses."""
+    if model.numerics == "integer" and any(op.act == "prelu" for op in model.ops):
+        return 2
     names = {model.numerics, *(v.kind for v in model.values), *(t.dtype for t in model.tensors)}
     return int(bool(names & _SINCE_1_1) or isinstance(model.metadata.get("labels"), str))
 

@@ -84,6 +84,9 @@ def _values(model: bnn.Model, images: np.ndarray, keep: bool) -> dict[int, np.nd
             else:
                 lo, hi = _range(op)
                 v = np.clip(q if op.residual is None else q + values[op.residual], lo, hi)
+                if op.act == "prelu":
+                    scaled = ((2 * v + 1) * _array(model, op.slope)) >> 15
+                    v = np.where(v >= 0, v, np.clip(scaled, -32768, 32767))
                 if op.out is not None:
                     values[op.out] = v
                 if op.bits is not None:
@@ -219,7 +222,6 @@ class _Checker:
         self.inputs(op)
         channels = self.tensors(op)
         wide = self.outputs(op, channels)
-        self.require(op.act in ("none", "clamp"), f"activation {op.act} is not available with integers")
         lo, hi = op.clamp if op.act == "clamp" else (-32768.0, 32767.0)
         self.require(lo <= hi, f"clamp_lo is {lo}, clamp_hi {hi}")
         whole = all(-32768 <= n <= 32767 and float(n).is_integer() for n in (lo, hi))
@@ -255,6 +257,8 @@ class _Checker:
         expected: dict[str, tuple[str, ...]] = {name: (dtype,) for name, dtype in _CONSTANTS[op.kind].items()}
         if op.kind in ("bconv", "conv", "linear"):
             expected["weight"] = ("bits",) if op.kind == "bconv" else ("i16", "i8")
+        if op.act == "prelu":
+            expected["slope"] = ("i16",)
         for name, ref in refs.items():
             fault = "is missing" if ref is None else "has no place here"
             self.require((ref is not None) == (name in expected), f"{name} {fault}")

@@ -123,7 +123,7 @@ def test_integer_is_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ("arch", "reason"),
     [
         ("cResNet18_1w1a", "conv1: its result is not clamped"),
-        ("VGGSmall_1w1a", "nonlinear5: the activation prelu"),
+        ("ReActResNet18_1w1a", "conv1: its result is not clamped"),
     ],
 )
 def test_auto_falls_back_to_float(arch: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -152,7 +152,6 @@ def test_extreme_constants(scale: float, bias: float, words: str | None) -> None
     ("arch", "reason"),
     [
         ("cResNet18_1w1a", "conv1: its result is not clamped"),
-        ("VGGSmall_1w1a", "nonlinear5: the activation prelu"),
         ("ReActResNet18_1w1a", "conv1: its result is not clamped"),
     ],
 )
@@ -194,3 +193,61 @@ class ReadsPixels(nn.Module):
 def test_what_integers_cannot_do(how: str, reason: str) -> None:
     with pytest.raises(NotIntegerError, match=reason):
         integer_model(ReadsPixels(how), (3, 6, 6), *oracle.CIFAR)
+
+
+class Sloped(nn.Module):
+    """One binary layer, scaled or pooled, with a PReLU of slopes 1 to -1 (or `slope`) before the classifier."""
+
+    def __init__(self, how: str, slope: float | None = None) -> None:
+        super().__init__()
+        self.how = how
+        self.stem, self.conv = nn.Conv2d(3, 5, 3, padding=1), BinaryConv2d(5, 6, 3, padding=1)
+        self.norm, self.prelu = nn.BatchNorm2d(6), nn.PReLU(6)
+        self.head = nn.Linear(6 * (9 if how == "pool" else 36) if how != "mean" else 6, 4)
+        with torch.no_grad():
+            self.prelu.weight.copy_(torch.linspace(1, -1, 6) if slope is None else torch.full((6,), slope))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.hardtanh(self.stem(x))
+        if self.how == "pad":
+            return self.head(self.prelu(F.pad(y, (0, 0, 0, 0, 0, 1))).flatten(1))
+        y = self.conv(y)
+        y = self.prelu(self.norm(F.max_pool2d(y, 2) if self.how == "pool" else y))
+        return self.head((F.adaptive_avg_pool2d(y, 1) if self.how == "mean" else y).flatten(1))
+
+
+@pytest.mark.parametrize("how", ["scaled", "pool"])
+@pytest.mark.parametrize("slope", [None, 0.25, 1.9])
+def test_prelu_before_the_classifier(how: str, slope: float | None, isa: str) -> None:
+    """Wherever no sign falls the other way, logits are those of PyTorch to what the last map's steps leave."""
+    model = randomised(Sloped(how, slope), 3, binary=1.0)
+    with torch.no_grad():
+        model.prelu.weight.copy_(Sloped(how, slope).prelu.weight)
+    images = np.random.default_rng(0).integers(0, 256, (20, 6, 6, 3), np.uint8)
+    logits, expected, packed, _ = simulated(model, (3, 6, 6), images)
+    assert [op.act for op in packed.ops][-2] == "prelu"
+    assert packed.version == (1, 2)
+    error = np.abs(logits - expected).max(axis=1)
+    assert (error < 0.02 * np.abs(expected).max()).sum() > 10
+    assert Engine(bnn.to_bytes(packed), isa=isa).run(images).tolist() == logits.tolist()
+
+
+@pytest.mark.parametrize(
+    ("how", "slope", "reason"),
+    [
+        ("scaled", 2.0, "prelu: a slope is 2, integers have less than 2"),
+        ("mean", 0.25, "conv: its result is not clamped"),
+        ("pad", 0.25, "prelu: reads numbers that are not centred"),
+    ],
+)
+def test_prelu_that_integers_do_not_have(how: str, slope: float, reason: str) -> None:
+    with pytest.raises(NotIntegerError, match=reason):
+        integer_model(Sloped(how, slope), (3, 6, 6), *oracle.CIFAR)
+
+
+def test_vggsmall_is_integer(isa: str) -> None:
+    packed, _ = integer_model(create("VGGSmall_1w1a", 10, input_size=16), (3, 16, 16), *oracle.CIFAR)
+    images = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3), np.uint8)
+    logits = numerics.simulate(packed, images)
+    assert np.ptp(logits) > 0
+    assert Engine(bnn.to_bytes(packed), isa=isa).run(images).tolist() == logits.tolist()

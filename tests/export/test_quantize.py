@@ -58,6 +58,8 @@ def float_op(op: bnn.Op, model: bnn.Model, x: np.ndarray, residual: np.ndarray |
         result = a * result + b
     if residual is not None:
         result = result + residual
+    if op.act == "prelu":
+        return np.where(result >= 0, result, result * model.tensors[op.slope or 0].array[:, None, None])
     return np.clip(result, *op.clamp) if op.act == "clamp" else result
 
 
@@ -67,6 +69,7 @@ def float_op(op: bnn.Op, model: bnn.Model, x: np.ndarray, residual: np.ndarray |
         (R20, 32, {"learned": True, "negative_alpha": True}),
         (R20, 32, {"norm_weight": 1e-8}),
         ("ResNet18_1w1a", 48, {}),
+        ("VGGSmall_1w1a", 16, {}),
     ],
     ids=str,
 )
@@ -83,7 +86,7 @@ def test_every_op_is_right_to_a_step(arch: str, size: int, options: dict[str, An
     images = np.random.default_rng(5).integers(0, 256, (3, size, size, 3), np.uint8)
     values = numerics.simulate_values(model, images)
     maps = {op.out: integer for op, integer in zip(model.ops, lowered)}
-    for op, other in zip(model.ops, reference.ops):
+    for op, other, own in zip(model.ops, reference.ops, lowered):
         x = oracle.prepare(arch, images).astype(np.float64)
         if op.input != 0:
             x = real(values[op.input], maps.get(op.input))
@@ -96,7 +99,7 @@ def test_every_op_is_right_to_a_step(arch: str, size: int, options: dict[str, An
             assert error < 1e-3 * max(1.0, np.abs(expected).max()), op.name
             continue
         # Before the shift: 2^-15 of what brings the residual within the clamp.
-        steps: Any = 0.01 + (1.01 + (0 if residual is None else np.abs(residual))) * maps[op.out].steps / 2**15
+        steps: Any = 0.01 + (1.01 + (0 if residual is None else np.abs(residual))) * own.steps / 2**15
         if op.kind == "conv":  # a half for each weight, more where weights are rounded together
             shift = model.tensors[op.shift or 0].array[:, None, None].astype(np.float64)
             unit = 255 * np.float32(std)[:, None, None] if op.input == 0 else maps[op.input].steps
@@ -106,11 +109,11 @@ def test_every_op_is_right_to_a_step(arch: str, size: int, options: dict[str, An
         elif op.kind == "avgpool" and (op.out or 0) == model.ops[-1].input:
             steps = 0.51 + 0.5 * np.abs(x).sum(axis=(2, 3)).max() * maps[op.input].steps / 2.0**16
         if op.out is not None:
-            error = np.abs(real(values[op.out], maps[op.out]) - expected) * maps[op.out].steps
+            error = np.abs(real(values[op.out], own) - expected) * own.steps
             assert (error < 0.5 + steps).all(), op.name
         if op.bits is not None:
             differ = values[op.bits].transpose(0, 3, 1, 2) != (expected >= 0)
-            assert (np.where(differ, np.abs(expected), 0) * maps[op.out].steps < steps).all(), op.name
+            assert (np.where(differ, np.abs(expected), 0) * own.steps < steps).all(), op.name
 
 
 def test_signs_are_exact() -> None:

@@ -104,7 +104,7 @@ REFUSED: dict[str, tuple[Edit, str]] = {
     "clamp: 17 bits": (set_op(1, clamp=(-16384, 32768)), "op 1 'one'"),
     "clamp: NaN": (set_op(1, clamp=(float("nan"), 16384)), "op 1 'one'"),
     "clamp: order": (set_op(1, clamp=(5, 4)), "op 1 'one'"),
-    "prelu": (set_op(1, act="prelu"), "op 1 'one'"),
+    "prelu without a slope": (set_op(1, act="prelu"), "op 1 'one'"),
     "pixels in a map": (set_kind(0, "i16"), "value 0"),
     "i32 with activation": (set_op(2, act="clamp", clamp=(-1, 1)), "op 2 'short'"),
     "i32 from bconv": (set_kind(3, "i32"), "op 1 'one'"),

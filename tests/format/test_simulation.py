@@ -24,9 +24,11 @@ def test_simulation_is_the_naive_reading() -> None:
                 assert found[i][n].tolist() == np.array(expected[i]).tolist(), (seed, i)
         assert numerics.simulate(model, images).tolist() == found[model.output].reshape(2, -1).tolist()
         kinds.update((op.kind, None if op.out is None else model.values[op.out].kind) for op in model.ops)
+        kinds.update((op.kind, "prelu") for op in model.ops if op.act == "prelu")
         spread += any(len(np.unique(v)) > 20 for i, v in found.items() if i)
     assert {kind for kind, _ in kinds} == set(bnn.OP_KINDS)
     assert ("conv", "i32") in kinds
+    assert {kind for kind, what in kinds if what == "prelu"} == set(bnn.OP_KINDS) - {"linear"}
     assert spread > len(SEEDS) // 3  # not all saturated
 
 

@@ -21,7 +21,7 @@ def run(isa: str, name: str, x: np.ndarray, **changes: Any) -> dict[str, np.ndar
 
     `wanted` names what it writes: out (i16), out32, bits, logits.
     """
-    dtypes = {"scale": "i16", "offset": "i32", "shift": "u8"}
+    dtypes = {"scale": "i16", "offset": "i32", "slope": "i16", "shift": "u8"}
     constants = {key: (changes.pop(key), dtype) for key, dtype in dtypes.items() if key in changes}
     if name == "linear":
         constants["scale"] = (np.float32([changes.pop("logit_scale")]), "f32")
@@ -29,7 +29,9 @@ def run(isa: str, name: str, x: np.ndarray, **changes: Any) -> dict[str, np.ndar
     kinds = {"out": "i16", "out32": "i32", "logits": "f32"}
     first = next((key for key in kinds if key in wanted), None)
     limits = changes.pop("lo", None), changes.pop("hi", None)
-    if limits != (None, None):
+    if "slope" in constants:
+        changes.update(act="prelu")
+    elif limits != (None, None):
         changes.update(act="clamp", clamp=limits)
     residual = changes.pop("residual", None)
     residual32 = changes.pop("residual32", None)
@@ -66,6 +68,8 @@ def expect(q: np.ndarray, got: dict[str, np.ndarray], label: Any, lo: int = -327
         if e.get(key) is not None:
             v += e[key]
     v = np.clip(v, lo, hi)
+    if e.get("slope") is not None:
+        v = np.where(v >= 0, v, np.clip(((2 * v + 1) * e["slope"].astype(np.int64)) >> 15, -32768, 32767))
     for key, value in (("out", v), ("bits", v >= 0), ("out32", q)):
         if key in got:
             np.testing.assert_array_equal(got[key], value, err_msg=f"{key} of {label}")
@@ -187,6 +191,46 @@ def test_bconv_epilogue(isa: str, c: int, residual: str | None, limits: Pair) ->
         extra["wanted"] = ["out"] if residual == "in place" else wanted
         extra["in_place"] = residual == "in place"
         check_bconv(isa, x, w, (1, 1), (1, 1), np.random.default_rng(7), splits=(split,), **extra)
+
+
+def slopes(rng: Rng, channels: int) -> np.ndarray:
+    """Of prelu, in steps of 2^-14: the usual ones, and the ends of what 16 bits hold."""
+    ends = np.resize([4096, -32768, 32767, 0, 16384, -1], channels)
+    return np.where(rng.random(channels) < 0.5, ends, rng.integers(-32768, 32768, channels)).astype(np.int16)
+
+
+@pytest.mark.parametrize("c", [5, 16, 64, 100, 128])
+@pytest.mark.parametrize("residual", [None, "own", "wide"])
+def test_bconv_prelu(isa: str, c: int, residual: str | None) -> None:
+    rng = np.random.default_rng(c)
+    x, w = rng.random((5, 6, c)) < 0.5, rng.random((c + 3, 3, 3, c)) < 0.5
+    shape = (5, 6, c + 3)
+    extra: dict[str, Any] = {"slope": slopes(rng, c + 3)}
+    if residual == "own":
+        extra["residual"] = rng.integers(-32768, 32768, shape).astype(np.int16)
+    if residual == "wide":
+        extra["residual32"] = rng.integers(-(2**20), 2**20, shape).astype(np.int32)
+    for split, wanted in ((0, ["out", "bits"]), (7, ["out"]), (1, ["bits"])):
+        check_bconv(isa, x, w, (1, 1), (1, 1), rng, splits=(split,), wanted=wanted, **extra)
+
+
+@pytest.mark.parametrize("c", [1, 16, 70])
+def test_prelu_everywhere(isa: str, c: int) -> None:
+    """Every value of 16 bits with every kind of slope, and the other kernels' epilogues."""
+    rng = np.random.default_rng(c)
+    x = np.resize(np.arange(-32768, 32768), (1 << 16, 1, c)).astype(np.int16)
+    slope = slopes(rng, c)
+    expect(x.astype(np.int64), run(isa, "eltwise", x, slope=slope, split=4099), c, slope=slope)
+    x = rng.integers(-32768, 32768, (6, 5, c)).astype(np.int16)
+    windows, _ = taps(x, (2, 2), (2, 2), (0, 0))
+    geometry: dict[str, Any] = {"window": (2, 2), "stride": (2, 2)}
+    expect(windows.max(axis=(2, 3)), run(isa, "maxpool", x, slope=slope, **geometry), c, slope=slope)
+    weight = limited(rng, (c + 2, 3, 3, c), 32768)
+    constants = conv_constants(rng, weight, 32768)
+    q = (dots(x, weight, (1, 1), (1, 1)) + constants["offset"]) >> constants["shift"]
+    slope = slopes(rng, c + 2)
+    got = run(isa, "conv_i16", x, weight=weight, pad=(1, 1), slope=slope, split=7, **constants)
+    expect(q, got, c, slope=slope)
 
 
 def conv_constants(rng: Rng, weight: np.ndarray, most: int) -> dict[str, np.ndarray]:

@@ -85,6 +85,9 @@ def naive(model: bnn.Model, image: np.ndarray) -> dict[int, Any]:
                 if op.residual is not None:
                     pixel = [q + r for q, r in zip(pixel, values[op.residual][y0][x0])]
                 pixel = [int(min(max(q, lo), hi)) for q in pixel]
+                if op.act == "prelu":
+                    scaled = [(2 * v + 1) * a // 2**15 for v, a in zip(pixel, numbers(op.slope))]
+                    pixel = [v if v >= 0 else min(max(s, -32768), 32767) for v, s in zip(pixel, scaled)]
             stored.append(pixel)
             bits.append([v >= 0 for v in pixel])
         for ref, flat_values in ((op.out, stored), (op.bits, bits)):
@@ -113,6 +116,7 @@ class RandomModel:
             self.add("conv", force_map=True)
         self.add("linear")
         m.output = len(m.values) - 1
+        m.version = (bnn.MAJOR, bnn.lowest_minor(m))
 
     def sources(self, kind: str) -> list[int]:
         wanted = {"bconv": ("bits",), "conv": ("u8", "i16")}.get(kind, ("i16",))
@@ -152,6 +156,8 @@ class RandomModel:
         if not plain and rng.random() < 0.7:
             lo = rng.choice((-16384, -32768, -100, 0, 5))
             op.act, op.clamp = "clamp", (lo, rng.randint(max(lo, -50), 32767))
+        elif not plain and rng.random() < 0.5:
+            op.act, op.slope = "prelu", m.add_tensor(self.integers((out,), 32767), "i16")
         stores = "out" if plain or force_map else rng.choice(("out", "bits", "both", "both"))
         if stores != "bits":
             op.out = m.add_value("f32" if kind == "linear" else "i32" if wide else "i16", out, h, w)

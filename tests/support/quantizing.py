@@ -49,7 +49,7 @@ def state_of(arch: str, size: int, **options: Any) -> oracle.State:
 
 
 def normalisation(arch: str) -> tuple[Any, Any]:
-    return oracle.CIFAR if arch == R20 else oracle.IMAGENET
+    return oracle.IMAGENET if oracle.input_size(arch) == 224 else oracle.CIFAR
 
 
 class Gentle(nn.Module):
