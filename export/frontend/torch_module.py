@@ -142,7 +142,8 @@ def trace(model: nn.Module, input_shape: ir.Shape) -> ir.Graph:
 
 
 def _line(e: Exception) -> str:
-    return str(e).strip().splitlines()[-1] if str(e).strip() else type(e).__name__
+    """What went wrong; where in torch it did comes after."""
+    return str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
 
 
 class _Converter:

@@ -201,7 +201,7 @@ def test_all_problems_are_listed(tmp_path: Path) -> None:
         ({"example": (2, 3, 12, 8)}, "expected"),
         ({"example": (1, 3, 0, 8)}, "expected"),
         ({"example": torch.zeros(3, 12, 8)}, "expected"),
-        ({"example": (1, 5, 12, 8)}, r"Small does not take an input of \(5, 12, 8\)"),
+        ({"example": (1, 5, 12, 8)}, r"Small does not take an input of \(5, 12, 8\): .*to have 3 channels, but got 5"),
         ({"std": (1.0, 0.0, 1.0)}, "--std positive"),
         ({"labels": ["a", "b"]}, "2 names are given, the network has 5 classes"),
         ({"labels": "nowhere.txt"}, "--labels: nowhere.txt: no such file"),
