@@ -48,6 +48,9 @@ void pad_values(const Shape& s, const void* in, std::int64_t begin, std::int64_t
             auto* y = reinterpret_cast<std::int16_t*>(to);
             for (std::int64_t i = 0; i < row; i += kChunk) store(y + i, widen16(x + i));
           });
+  // The last patches are copied beyond the end: zeros there, though they meet weights of 0.
+  const std::int64_t rows = ((end - 1) / s.out_w - begin / s.out_w) * s.stride_h + s.window_h;
+  std::memset(padded + rows * pitch(s), 0, kSlack * sizeof *padded);
 }
 
 // A patch from the padded map, whose rows lie `step` apart. Chunks: vectors to a kernel row, 0 if more than two.

@@ -20,6 +20,7 @@ import pytest
 from ovsw import Engine
 from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
+from ovsw.cpu import supported_isas
 
 from support import DATA, ROOT
 
@@ -101,14 +102,14 @@ def write_picture(path: Path, pixels: np.ndarray) -> None:
     path.write_bytes(f"{kind}\n# a comment\n{width} {height}\n255\n".encode() + pixels.tobytes())
 
 
-def check_answer(classify: Path, model: Path, tmp_path: Path, cpu: str = CPUS[-1], seed: int = 0) -> str:
+def check_answer(classify: Path, model: Path, tmp_path: Path, emulated: str = CPUS[-1], seed: int = 0) -> str:
     """The example's logits on a random picture are those of Python, to the bit; returns what it prints."""
     engine = Engine(model)
     channels, height, width = engine.input_shape
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, channels), np.uint8)
     write_picture(tmp_path / "picture.ppm", pixels)
     command = [*EMULATOR, classify, "--logits", tmp_path / "logits", model, tmp_path / "picture.ppm"]
-    printed = run(*command, QEMU_CPU=cpu)
+    printed = run(*command, QEMU_CPU=emulated)
     assert (tmp_path / "logits").read_bytes() == engine.run(pixels).tobytes()
     expected = "".join(f"{100 * p:6.2f} %  {label}\n" for label, p in engine.classify(pixels))
     assert printed == expected
@@ -163,6 +164,17 @@ def test_answers_of_networks(classify: Path, tmp_path: Path, name: str, numerics
     for seed in range(3):
         printed = check_answer(classify, tmp_path / "model.bnn", tmp_path, cpu, seed)
     assert ("class " in printed) == (name == "cresnet20")  # the other one has labels: a list, or the name of one
+
+
+@pytest.mark.skipif(ARM64 or not shutil.which("valgrind"), reason="valgrind is not installed")
+@pytest.mark.parametrize("isa", [isa for isa in supported_isas() if isa != "x86_avx512"])  # which valgrind lacks
+@pytest.mark.parametrize("name", ["cresnet20", "resnet18"])
+def test_under_valgrind(classify: Path, tmp_path: Path, name: str, isa: str) -> None:
+    """No byte is read before it is written, none is lost."""
+    (tmp_path / "model.bnn").write_bytes(bnn.to_bytes(random_resnet(name, size=32, numerics="integer")))
+    write_picture(tmp_path / "picture.ppm", np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8))
+    valgrind = ("valgrind", "-q", "--error-exitcode=9", "--leak-check=full")
+    run(*valgrind, classify, tmp_path / "model.bnn", tmp_path / "picture.ppm", OVSW_ISA=isa)
 
 
 def test_every_built_in_label(tmp_path: Path) -> None:
