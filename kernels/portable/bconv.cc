@@ -160,7 +160,7 @@ void Bconv<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end,
     }
     for (int p = 0; p < pixels; ++p) {
       add_base<N>(args, base[p], acc + p * s.out_c);
-      finish_pixel(epilogue, acc + p * s.out_c, first + p, args.first_channel, args.last_channel);
+      finish_pixel_call(epilogue, acc + p * s.out_c, first + p, args.first_channel, args.last_channel);
     }
   }
 }

@@ -84,7 +84,7 @@ OVSW_INLINE void run_integer(const KernelArgs& args, std::int64_t begin, std::in
     const int border = args.border.row_class[oy] + args.border.col_class[ox];
     const std::int32_t* base = args.border.base + std::int64_t(border) * padded_channels(s.out_c);
     for (int c = first; c < last; ++c) q[c] = (q[c] + base[c]) >> shift[c];
-    finish_pixel(epilogue, q, pixel, first, last);
+    finish_pixel_call(epilogue, q, pixel, first, last);
   }
 }
 
@@ -141,7 +141,7 @@ void Conv<Numerics::kFloat>::run(const KernelArgs& args, std::int64_t begin, std
     }
     for (int p = 0; p < pixels; ++p) {
       const float* sums = acc + std::int64_t(p) * s.out_c;
-      finish_pixel(epilogue, sums, first + p, args.first_channel, args.last_channel);
+      finish_pixel_call(epilogue, sums, first + p, args.first_channel, args.last_channel);
     }
   }
 }

@@ -135,15 +135,23 @@ class Epilogue<Numerics::kInteger> {
   const int channels;
 
  private:
+  template <typename T>
+  static __attribute__((noinline)) void prelu(T* v, const std::int16_t* slope, int n) {
+    for (int j = 0; j < n; ++j) {
+      const std::int32_t y = ((2 * std::int32_t(v[j]) + 1) * slope[j]) >> 15;
+      v[j] = v[j] >= 0 ? v[j] : T(y < -32768 ? -32768 : y > 32767 ? 32767 : y);
+    }
+  }
+
   // T is as wide as the sums are.
   template <typename T>
   OVSW_INLINE std::uint64_t finish(T* v, std::int64_t at, int c, int n) const {
     clamp(v, n, T(lo_), T(hi_));
     if (slope_) {
-      for (int j = 0; j < n; ++j) {
-        const std::int32_t y = ((2 * std::int32_t(v[j]) + 1) * slope_[c + j]) >> 15;
-        v[j] = v[j] >= 0 ? v[j] : T(y < -32768 ? -32768 : y > 32767 ? 32767 : y);
-      }
+      T w[kWordBits];  // a copy, so that v stays in registers where there is no slope
+      for (int j = 0; j < n; ++j) w[j] = v[j];
+      prelu(w, slope_ + c, n);
+      for (int j = 0; j < n; ++j) v[j] = w[j];
     }
     if (out16_) {
       for (int j = 0; j < n; ++j) out16_[at + j] = std::int16_t(v[j]);
@@ -159,10 +167,9 @@ class Epilogue<Numerics::kInteger> {
   std::int32_t* out32_;
 };
 
-// Channels [first, last) of output pixel `pixel`; acc has a value for each of all channels. A call a pixel costs
-// little, and the kernels share the code.
+// Channels [first, last) of output pixel `pixel`; acc has a value for each of all channels.
 template <typename E, typename Acc>
-__attribute__((noinline)) void finish_pixel(const E& e, const Acc* acc, std::int64_t pixel, int first, int last) {
+OVSW_INLINE void finish_pixel(const E& e, const Acc* acc, std::int64_t pixel, int first, int last) {
   const std::int64_t at = pixel * e.channels;
   std::uint64_t* bits = e.bits ? e.bits + pixel * ceil_div(e.channels, kWordBits) : nullptr;
   for (int c0 = first; c0 < last; c0 += kWordBits) {
@@ -176,6 +183,12 @@ __attribute__((noinline)) void finish_pixel(const E& e, const Acc* acc, std::int
     }
     if (bits) bits[c0 / kWordBits] = word;
   }
+}
+
+// The same as a call, for kernels whose core is the larger part: they share the code, 200 kB of a library for ARM.
+template <typename E, typename Acc>
+__attribute__((noinline)) void finish_pixel_call(const E& e, const Acc* acc, std::int64_t pixel, int first, int last) {
+  finish_pixel(e, acc, pixel, first, last);
 }
 
 }  // namespace ovsw::OVSW_ISA::plain
