@@ -195,3 +195,34 @@ def test_a_clamp_can_make_values_larger() -> None:
         numerics.check(model)
     with pytest.raises(ValueError, match="'mean': "):
         Engine(bnn.to_bytes(model))
+
+
+@pytest.mark.parametrize("kind", ["maxpool", "channel_pad", "avgpool", "eltwise"])
+def test_who_hands_a_bound_on(kind: str) -> None:
+    """After a clamp at 10 a convolution may have large weights, through maxpool and channel_pad, and nothing else."""
+    m = bnn.Model([], [], [], output=4, mean=0, std=1, numerics="integer")
+    m.add_tensor(np.zeros(1))
+    m.add_tensor(np.ones(1))
+    for value, c in (("u8", 1), ("i16", 4), ("i16", 4), ("i16", 1), ("f32", 2)):
+        m.add_value(value, c, 1, 1)
+
+    def constants(channels: int) -> dict[str, int]:
+        return {
+            "offset": m.add_tensor(np.zeros(channels), "i32"),
+            "shift": m.add_tensor(np.full(channels, 20 if channels == 1 else 0), "u8"),
+        }
+
+    first = m.add_tensor(np.ones((4, 1, 1, 1)), "i16")
+    m.ops.append(bnn.Op("conv", "first", 0, out=1, weight=first, act="clamp", clamp=(-10, 10), **constants(4)))
+    middle = {"scale": m.add_tensor(np.ones(4), "i16"), **constants(4)} if kind == "avgpool" else {}
+    m.ops.append(bnn.Op(kind, "middle", 1, out=2, **middle))
+    large = m.add_tensor(np.full((1, 1, 1, 4), 32767), "i16")
+    m.ops.append(bnn.Op("conv", "last", 2, out=3, weight=large, **constants(1)))
+    logits = {"scale": m.add_tensor(np.ones(1)), **constants(2)}
+    m.ops.append(bnn.Op("linear", "logits", 3, out=4, weight=m.add_tensor(np.ones((2, 1)), "i16"), **logits))
+    for load in (numerics.check, lambda model: Engine(bnn.to_bytes(model))):
+        if kind in ("maxpool", "channel_pad"):
+            load(m)
+        else:
+            with pytest.raises(ValueError, match=r"'last'.*32 bits"):
+                load(m)
