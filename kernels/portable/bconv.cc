@@ -84,7 +84,8 @@ OVSW_INLINE void add_base(const KernelArgs& args, const std::int32_t* base, std:
   const auto wrap = [](std::int32_t x) OVSW_INLINE_LAMBDA { return std::uint32_t(x); };
   const auto* scale = args.constant<std::int16_t>(kScale);
   const auto* shift = args.constant<std::int32_t>(kShift);
-  for (int c = args.first_channel; c < args.last_channel; ++c) {
+  const int first = args.first_channel, last = args.last_channel;  // copies: acc might change those in memory
+  for (int c = first; c < last; ++c) {
     if constexpr (N == Numerics::kFloat) {
       acc[c] += base[c];
     } else {
