@@ -16,6 +16,8 @@ import numpy as np
 from ovsw import format as bnn
 from ovsw import numerics
 
+from support.models import draw_window
+
 INT32 = 2**31 - 1
 
 
@@ -132,7 +134,7 @@ class RandomModel:
         op = bnn.Op(kind, f"{kind}{len(m.ops)}", rng.choice(self.sources(kind)))
         c, h, w = shape = m.values[op.input].shape
         if kind in ("bconv", "conv", "maxpool", "avgpool"):
-            h, w = self.window(op, shape)
+            h, w = draw_window(rng, op, shape)
         out = c
         if kind == "channel_pad":
             op.channels = (rng.randint(0, 3), rng.randint(0, 70))
@@ -166,22 +168,6 @@ class RandomModel:
         m.ops.append(op)
         if kind in ("bconv", "conv", "linear", "avgpool"):
             self.constants(op, out)
-
-    def window(self, op: bnn.Op, shape: tuple[int, int, int]) -> tuple[int, int]:
-        sides = []
-        for axis, n in enumerate(shape[1:]):
-            window = self.rng.randint(1, 4)
-            most = {"avgpool": 0, "maxpool": window // 2}.get(op.kind, window - 1)
-            pad = self.rng.randint(0, most)
-            if window > n + 2 * pad:
-                window, pad = 1, 0
-            stride = self.rng.randint(1, 3)
-            for name, number in (("window", window), ("stride", stride), ("pad", pad)):
-                pair = list(getattr(op, name))
-                pair[axis] = number
-                setattr(op, name, tuple(pair))
-            sides.append((n + 2 * pad - window) // stride + 1)
-        return sides[0], sides[1]
 
     def constants(self, op: bnn.Op, out: int) -> None:
         """Draws scales, offsets and shifts until the bounds hold."""

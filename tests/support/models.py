@@ -58,6 +58,29 @@ def tiny_model() -> bnn.Model:
     return m
 
 
+def draw_window(
+    rng: random.Random, op: bnn.Op, shape: tuple[int, int, int], averages: tuple[int, ...] = ()
+) -> tuple[int, int]:
+    """Gives the op a window, stride and padding; returns rows and columns of its result.
+
+    An avgpool has one of the sides `averages`, if any are given.
+    """
+    sides = []
+    for axis, n in enumerate(shape[1:]):
+        window = rng.choice(averages) if averages and op.kind == "avgpool" else rng.randint(1, 4)
+        most = {"avgpool": 0, "maxpool": window // 2}.get(op.kind, window - 1)
+        pad = rng.randint(0, most)
+        if window > n + 2 * pad:
+            window, pad = 1, 0
+        stride = rng.randint(1, 3)
+        for name, number in (("window", window), ("stride", stride), ("pad", pad)):
+            pair = list(getattr(op, name))
+            pair[axis] = number
+            setattr(op, name, tuple(pair))
+        sides.append((n + 2 * pad - window) // stride + 1)
+    return sides[0], sides[1]
+
+
 class RandomModel:
     """Small models with every kind of op; all numbers are multiples of powers of two, so that sums are exact."""
 
@@ -80,23 +103,6 @@ class RandomModel:
         n = int(np.prod(shape))
         return np.array([self.rng.randint(low, high) * unit for _ in range(n)]).reshape(shape)
 
-    def add_window(self, op: bnn.Op, shape: tuple[int, int, int]) -> tuple[int, int]:
-        """Chooses window, stride and padding; returns rows and columns of the result."""
-        sides = []
-        for axis, n in enumerate(shape[1:]):
-            window = self.rng.choice((1, 2, 4)) if op.kind == "avgpool" else self.rng.randint(1, 4)
-            most = {"avgpool": 0, "maxpool": window // 2}.get(op.kind, window - 1)
-            pad = self.rng.randint(0, most)
-            if window > n + 2 * pad:
-                window, pad = 1, 0
-            stride = self.rng.randint(1, 3)
-            for name, number in (("window", window), ("stride", stride), ("pad", pad)):
-                pair = list(getattr(op, name))
-                pair[axis] = number
-                setattr(op, name, tuple(pair))
-            sides.append((n + 2 * pad - window) // stride + 1)
-        return sides[0], sides[1]
-
     def add_op(self, name: str) -> None:
         m, rng = self.model, self.rng
         kind = rng.choice([k for k in bnn.OP_KINDS if k != "bconv" or any(v.kind == "bits" for v in m.values)])
@@ -104,7 +110,7 @@ class RandomModel:
         op = bnn.Op(kind, name, rng.choice([i for i, v in enumerate(m.values) if v.kind == wanted]))
         c, h, w = shape = m.values[op.input].shape
         if kind in ("bconv", "conv", "maxpool", "avgpool"):
-            h, w = self.add_window(op, shape)
+            h, w = draw_window(rng, op, shape, averages=(1, 2, 4))
         if kind == "bconv":
             c = self.channels()
             op.weight = m.add_bits(self.numbers((c, *op.window, shape[0]), 0, 1, 1.0) > 0)
