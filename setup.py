@@ -65,6 +65,6 @@ setup(
         "ovsw.train": ["recipes/*.toml"],
     },
     include_package_data=False,
-    ext_modules=[Extension(name, sources=[]) for name in ["ovsw._core"] + ["ovsw._testing"] * TESTING],
+    ext_modules=[Extension(name, sources=[]) for name in ["ovsw._core", "ovsw._train"] + ["ovsw._testing"] * TESTING],
     cmdclass={"build_ext": CMakeBuild},
 )

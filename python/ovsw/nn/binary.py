@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ovsw.nn import native
+
 
 def sign(x: Tensor, zero: int = 1) -> Tensor:
     """+1 where x > 0, -1 where x < 0, and `zero` where x is 0 or -0.0: +1 in the paper, 0 in its released code."""
@@ -109,6 +111,9 @@ class BinaryConv2d(nn.Conv2d):
         return self.derived_scale() if self.scaling_factor is None else self.scaling_factor
 
     def forward(self, x: Tensor) -> Tensor:
+        done = native.unit(self, x)
+        if done is not None:
+            return done
         if self.training:
             x = x / _deviation(x, self.EPS)
         return self.convolve(x, self.latent())
@@ -124,6 +129,17 @@ class BinaryConv2d(nn.Conv2d):
             return F.conv2d(a, weight, None, self.stride, self.padding)
         b = _WeightSign.apply(weight, self.zero)  # type: ignore[no-untyped-call]
         return F.conv2d(a, b, None, self.stride, self.padding) * self.scale().view(1, -1, 1, 1)
+
+
+def binary_unit(
+    conv: BinaryConv2d, norm: nn.BatchNorm2d, act: nn.Hardtanh, x: Tensor, residual: Tensor | None = None
+) -> Tensor:
+    """act(norm(conv(x)) + residual), which the native kernels do in one go."""
+    done = native.unit(conv, x, norm, act, residual)
+    if done is not None:
+        return done
+    y = norm(conv(x))
+    return act(y if residual is None else y + residual)
 
 
 def binary_layers(model: nn.Module) -> dict[str, BinaryConv2d]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ovsw.nn.binary import BinaryConv2d
+from ovsw.nn.binary import BinaryConv2d, binary_unit
 
 
 class TwoConvolutions(nn.Module):
@@ -35,8 +35,8 @@ class TwoShortcutBlock(TwoConvolutions):
         return x
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.nonlinear(self.bn1(self.conv1(x)) + self.shortcut(x))
-        return self.nonlinear(self.bn2(self.conv2(y)) + y)
+        y = binary_unit(self.conv1, self.bn1, self.nonlinear, x, self.shortcut(x))
+        return binary_unit(self.conv2, self.bn2, self.nonlinear, y, y)
 
 
 class ImageNetBlock(TwoShortcutBlock):
@@ -76,8 +76,8 @@ class OneShortcutBlock(TwoConvolutions):
             self.shortcut = nn.Sequential(BinaryConv2d(cin, cout, 1, stride, 0, learned_scale), nn.BatchNorm2d(cout))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.act1(self.bn1(self.conv1(x)))
-        return self.act2(self.bn2(self.conv2(y)) + self.shortcut(x))
+        y = binary_unit(self.conv1, self.bn1, self.act1, x)
+        return binary_unit(self.conv2, self.bn2, self.act2, y, self.shortcut(x))
 
 
 def stage(block: type[nn.Module], cin: int, cout: int, n: int, stride: int, *scale: bool) -> nn.Sequential:

@@ -39,10 +39,12 @@ def main(args: argparse.Namespace) -> int:
     if (folder / "last.pth").exists() and not args.resume:
         raise ValueError(f"{folder}: holds a run already; --resume goes on with it")
     try:
+        from ovsw.nn import native
         from ovsw.train import trainer
     except ModuleNotFoundError as e:
         raise RuntimeError(f"{e.name} is needed to train: pip install 'ovsw[train]'") from None
     folder.mkdir(parents=True, exist_ok=True)
+    native.keep_memory()
     seed = recipe.train.seeds[0] if args.seed is None else args.seed
     teacher, init = (Path(name) if name else None for name in (args.teacher, args.init))
     run = trainer.start(recipe, folder, seed, args.device, args.amp, teacher, init)

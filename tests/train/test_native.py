@@ -1,0 +1,241 @@
+"""The native training kernels against torch in float64, on every table of this CPU: values, gradients, statistics."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ovsw import _core
+from ovsw.nn import BinaryConv2d, create, native
+from ovsw.nn.binary import binary_unit
+
+TABLES = [name for name, supported in _core.tables() if supported]
+TOLERANCE = 3e-6  # of the largest number, in float32
+
+# Images, channels in and out, height, width, stride. Full rows, packs that are not full, odd sizes, one pixel.
+SHAPES = [
+    (5, 16, 16, 32, 32, 1),
+    (3, 16, 32, 32, 32, 2),
+    (7, 32, 48, 16, 16, 1),
+    (9, 48, 16, 16, 16, 2),
+    (13, 64, 64, 8, 8, 1),
+    (3, 16, 16, 7, 7, 1),
+    (4, 16, 32, 7, 7, 2),
+    (2, 16, 16, 5, 31, 2),
+    (33, 16, 16, 1, 1, 1),
+    (2, 16, 16, 3, 1, 2),
+]
+
+
+@pytest.fixture(params=TABLES)
+def isa(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+class Layers(nn.Module):
+    """One unit: hardtanh(norm(conv(x)) + residual)."""
+
+    def __init__(self, cin: int, cout: int, stride: int, learned: bool) -> None:
+        super().__init__()
+        self.conv = BinaryConv2d(cin, cout, 3, stride, 1, learned)
+        self.norm = nn.BatchNorm2d(cout)
+        self.act = nn.Hardtanh(-0.8, 1.2)
+        nn.init.normal_(self.norm.weight)
+        nn.init.normal_(self.norm.bias)
+        nn.init.normal_(self.norm.running_mean)
+
+    def forward(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        return binary_unit(self.conv, self.norm, self.act, x, residual)
+
+
+def assert_near(got: Tensor | None, expected: Tensor | None) -> None:
+    assert (got is None) == (expected is None)
+    if got is not None and expected is not None:
+        scale = float(expected.detach().abs().max())
+        assert float((got.detach().double() - expected.detach()).abs().max()) <= TOLERANCE * max(scale, 1e-6)
+
+
+def assert_same_step(model: nn.Module, inputs: list[Tensor | None], isa: str) -> None:
+    """The module natively in float32 and with torch in float64: result, all gradients, all buffers."""
+    exact = copy.deepcopy(model).double()
+    wide = [None if x is None else x.detach().double().requires_grad_() for x in inputs]
+    if len(inputs) > 1 and inputs[1] is inputs[0]:
+        wide[1] = wide[0]
+    with native.using(None):
+        expected = exact(*wide)
+        weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+        (expected * weights).sum().backward()
+    with native.using(isa):
+        calls = count_calls(model)
+        result = model(*inputs)
+        (result * weights).sum().backward()
+    assert calls() > 0, "the native kernels were not used"
+    assert_near(result, expected)
+    for x, y in zip(inputs, wide):
+        if x is not None and y is not None:
+            assert_near(x.grad, y.grad)
+    for (name, p), q in zip(model.named_parameters(), exact.parameters()):
+        assert p.grad is not None, name
+        assert_near(p.grad, q.grad)
+    for b, c in zip(model.buffers(), exact.buffers()):
+        assert_near(b, c.double())
+
+
+def count_calls(model: nn.Module):
+    """How many binary convolutions have gone through the native kernels since."""
+    graph: list[int] = []
+
+    def note(_: nn.Module, __: object, result: Tensor) -> None:
+        seen, queue = set(), [result.grad_fn]
+        while queue:
+            node = queue.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                graph.append(type(node).__name__ == "_UnitBackward")
+                queue += [n for n, _ in node.next_functions]
+
+    model.register_forward_hook(note)
+    return lambda: sum(graph)
+
+
+# What is added: the input itself where it has the shape of the result, another map, nothing.
+UNITS = [(s, r) for s in SHAPES for r in ("own", "other", "none") if r != "own" or (s[5] == 1 and s[1] == s[2])]
+
+
+@pytest.mark.parametrize(("shape", "residual"), UNITS, ids=str)
+def test_unit(shape: tuple[int, ...], residual: str, isa: str) -> None:
+    n, cin, cout, h, w, stride = shape
+    torch.manual_seed(sum(shape))
+    model = Layers(cin, cout, stride, learned=residual == "other")
+    x = torch.randn(n, cin, h, w, requires_grad=True)
+    size = (n, cout, (h - 1) // stride + 1, (w - 1) // stride + 1)
+    other = {"own": x, "other": torch.randn(size, requires_grad=True), "none": None}[residual]
+    assert_same_step(model, [x, other], isa)
+
+
+@pytest.mark.parametrize("shape", SHAPES[:6], ids=str)
+@pytest.mark.parametrize("learned", [False, True])
+def test_convolution_alone(shape: tuple[int, ...], learned: bool, isa: str) -> None:
+    n, cin, cout, h, w, stride = shape
+    torch.manual_seed(3)
+    model = nn.Sequential(BinaryConv2d(cin, cout, 3, stride, 1, learned))
+    assert_same_step(model, [torch.randn(n, cin, h, w, requires_grad=True)], isa)
+
+
+def test_recu_cuts_gradients_of_large_weights(isa: str) -> None:
+    torch.manual_seed(0)
+    conv = BinaryConv2d(16, 16, 3, 1, 1)
+    conv.tau = 0.9
+    model = nn.Sequential(conv)
+    assert_same_step(model, [torch.randn(4, 16, 8, 8, requires_grad=True)], isa)
+    assert int((conv.weight.grad == 0).sum()) > 10
+
+
+@pytest.mark.parametrize(("name", "units"), [("cResNet20", 18), ("cResNet18", 16), ("VGGSmall", 5)])
+def test_networks_take_the_native_way(name: str, units: int) -> None:
+    """Every binary 3x3 of the networks."""
+    model = create(name)
+    calls = count_calls(model)
+    model(torch.randn(2, 3, 32, 32))
+    assert calls() == units
+
+
+def test_a_whole_network(isa: str) -> None:
+    """All gradients of cResNet20, where no activation is so near to 0 that float32 gives it another sign."""
+    torch.manual_seed(0)
+    model = create("cResNet20")
+    calls = count_calls(model)
+    exact = copy.deepcopy(model).double()
+    x, y = torch.randn(32, 3, 32, 32), torch.arange(32) % 10
+    with native.using(isa):
+        F.cross_entropy(model(x), y).backward()
+    with native.using(None):
+        F.cross_entropy(exact(x.double()), y).backward()
+    assert calls() == 18
+    for (name, p), q in zip(model.named_parameters(), exact.named_parameters()):
+        scale = float(q[1].grad.abs().max())
+        assert float((p.grad - q[1].grad).abs().max()) < 2e-5 * scale, name
+
+
+def test_threads_do_not_matter(isa: str) -> None:
+    results = []
+    before = torch.get_num_threads()
+    for threads in (1, 2, 5):
+        torch.manual_seed(0)
+        model = Layers(16, 16, 1, learned=True)
+        x = torch.randn(11, 16, 32, 32, requires_grad=True)
+        torch.set_num_threads(threads)
+        try:
+            with native.using(isa):
+                y = model(x, x)
+                y.square().sum().backward()
+        finally:
+            torch.set_num_threads(before)
+        results.append([y.detach(), x.grad, *(p.grad for p in model.parameters()), *model.buffers()])
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+
+
+@pytest.mark.parametrize("where", ["activation", "weight"])
+@pytest.mark.parametrize("zero", [0, 1])
+def test_exact_zeros(where: str, zero: int, isa: str) -> None:
+    """A sign of 0 has no bit: such a layer is left to torch. With sign(0) = +1 the kernels take it."""
+    torch.manual_seed(0)
+    model = Layers(16, 16, 1, learned=False)
+    model.conv.zero = zero
+    x = torch.randn(3, 16, 8, 8)
+    with torch.no_grad():
+        (x if where == "activation" else model.conv.weight).view(-1)[5] = 0.0
+    exact = copy.deepcopy(model).double()
+    with native.using(None):
+        expected = exact(x.double(), x.double())
+    with native.using(isa):
+        native_result = native.unit(model.conv, x, model.norm, model.act, x)
+        assert (native_result is None) == (zero == 0)
+        tracked = int(model.norm.num_batches_tracked)
+        result = model(x, x) if native_result is None else native_result
+    assert_near(result, expected)
+    assert int(model.norm.num_batches_tracked) == tracked + (native_result is None)
+
+
+def test_what_is_left_to_torch() -> None:
+    conv, norm, act = BinaryConv2d(16, 16, 3, 1, 1), nn.BatchNorm2d(16), nn.Hardtanh()
+    x = torch.randn(2, 16, 8, 8)
+    assert native.unit(conv, x, norm, act, x) is not None
+    with native.using(None):
+        assert native.unit(conv, x, norm, act, x) is None
+    assert native.unit(conv, x.double(), norm, act) is None
+    assert native.unit(conv, torch.randn(2, 16, 8, 33), norm, act) is None
+    assert native.unit(conv, x, norm.eval(), act) is None
+    norm.train()
+    assert native.unit(conv.eval(), x, norm, act) is None
+    conv.train()
+    assert native.unit(BinaryConv2d(16, 16, 1), x) is None
+    assert native.unit(BinaryConv2d(16, 24, 3, 1, 1), x) is None
+    assert native.unit(conv, x, nn.BatchNorm2d(16, track_running_stats=False), act) is None
+    seen: list[Tensor] = []
+    handle = norm.register_forward_hook(lambda m, i, o: seen.append(o))
+    assert native.unit(conv, x, norm, act, x) is None  # somebody wants to see what is between
+    binary_unit(conv, norm, act, x, x)
+    assert len(seen) == 1
+    handle.remove()
+    conv.binary_weights = False
+    assert native.unit(conv, x) is None
+
+
+def test_layouts_do_not_matter() -> None:
+    torch.manual_seed(0)
+    model = Layers(16, 16, 1, learned=False)
+    twin = copy.deepcopy(model).to(memory_format=torch.channels_last)
+    x = torch.randn(4, 16, 8, 8)
+    a = model(x, x)
+    b = twin(*[x.contiguous(memory_format=torch.channels_last)] * 2)
+    g = torch.randn(a.shape)
+    a.backward(g)
+    b.backward(g.contiguous(memory_format=torch.channels_last))
+    assert torch.equal(a, b)
+    assert torch.equal(model.conv.weight.grad, twin.conv.weight.grad)
