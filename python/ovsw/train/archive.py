@@ -16,6 +16,7 @@ import copy
 import io
 import lzma
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from torch import Tensor
 from ovsw.cli import command
 from ovsw.format import replace_file
 from ovsw.nn.checkpoint import read_run
+from ovsw.train.recipe import changes
 
 VERSION = 1
 _KEYS = ("version", "files", "best_is_last", "metrics")
@@ -77,6 +79,16 @@ def unpack(file: Path, run: Path) -> list[str]:
         shutil.rmtree(folder)
         raise
     return [*_checkpoints(content), "metrics.csv"]
+
+
+def resume(run: Path) -> str:
+    """The command that goes on with a run."""
+    about = read_run(run / "last.pth")["ovsw"]
+    recipe = about["recipe"]
+    settings = [part for change in changes(recipe) for part in ("--set", change)]
+    return shlex.join(
+        ["ovsw-train", recipe["name"], *settings, "--seed", str(about["seed"]), "-o", str(run), "--resume"]
+    )
 
 
 def _checkpoints(content: dict[str, Any]) -> dict[str, Any]:
@@ -186,7 +198,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"wrote {args.file}: {args.file.stat().st_size:,} bytes that hold {', '.join(names)}")
     else:
         names = unpack(args.file, args.run)
-        print(f"wrote {', '.join(names)} to {args.run}")
+        print(f"wrote {', '.join(names)} to {args.run}. To go on with it, with --data DIR:\n  {resume(args.run)}")
     if "model_best.pth" not in names:
         print("model_best.pth is of an earlier epoch and left out")
     return 0
