@@ -129,8 +129,8 @@ def measured(
     found = measure(source.reference, engine.run, images, engine.input, None)
     right, right_pytorch = (round(share * found.images) for share in (found.exported, found.pytorch))
     saved, recipe = run["ovsw"], run["ovsw"]["recipe"]
-    deployed = int(recipe["train"].get("deployed_epochs", 0))
-    if deployed:  # the trainer's own evaluation was in that arithmetic
+    epochs, deployed = recipe["train"]["epochs"], recipe["train"].get("deployed_epochs", 0)
+    if run["epoch"] > epochs - deployed:  # in whose arithmetic the trainer has evaluated it
         right_pytorch = round(run["curr_acc1"] * found.images / 100)
         if right != right_pytorch:
             raise ValueError(
@@ -156,7 +156,7 @@ def measured(
         settings=tuple(changes(recipe)),
         seed=saved["seed"],
         epoch=run["epoch"],
-        epochs=recipe["train"]["epochs"],
+        epochs=epochs,
         deployed_epochs=deployed,
         date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         logits=zoo.logits_checksum(engine),
