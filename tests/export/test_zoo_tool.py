@@ -17,6 +17,7 @@ from PIL import Image
 
 from ovsw import Engine, zoo
 from ovsw.export import ExportOptions, export
+from ovsw.export.accuracy import Accuracy
 from ovsw.labels import load_labels
 from ovsw.networks import network
 from ovsw.nn import create
@@ -138,6 +139,14 @@ def test_add(place: Place) -> None:
     assert config["recipe"] == saved["ovsw"]["recipe"]
     assert config["epoch"] == saved["epoch"] == entry.epoch
     assert config["sha256"] == entry.sha256
+
+
+def test_both_counts_are_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They rarely differ on so few images."""
+    monkeypatch.setattr(tool, "measure", lambda *_: Accuracy(40, pytorch=0.25, exported=0.5, agreement=0.6))
+    assert place.add() == 0
+    (entry,) = zoo.read_index(place.zoo).values()
+    assert (entry.right, entry.right_pytorch) == (20, 10)
 
 
 def test_replace(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

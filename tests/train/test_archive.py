@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import lzma
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,13 +60,19 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(f)]
 
 
-def test_a_run_resumes_from_its_archive(stopped: Path, packed: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_from_its_archive(
+    stopped: Path, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command that unpacking it prints."""
     direct, restored = tmp_path / "direct", tmp_path / "restored"
     shutil.copytree(stopped, direct)
     assert archive.main(["unpack", str(packed), str(restored)]) == 0
     assert (restored / "metrics.csv").read_bytes() == (stopped / "metrics.csv").read_bytes()
-    for folder in (direct, restored):
-        assert cli.main(arguments(folder, "--resume")) == 0
+    program, *printed = shlex.split(capsys.readouterr().out.splitlines()[1])
+    assert program == "ovsw-train"
+    assert printed[-2:] == [str(restored), "--resume"]
+    assert cli.main([*printed, "--quiet"]) == 0
+    assert cli.main(arguments(direct, "--resume")) == 0
     assert_same(direct / "last.pth", restored / "last.pth")
     assert len(rows(direct)) == 3
     assert rows(direct) == rows(restored)
