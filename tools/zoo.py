@@ -73,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
     replace_file(notes / "config.json", (json.dumps(config, indent=2) + "\n").encode())
     replace_file(folder / entry.file, data)
     entries[entry.name] = entry
-    replace_file(folder / zoo.INDEX, zoo.write_index(entries))  # from here on it is the new one
+    replace_file(folder / zoo.INDEX, zoo.index_bytes(entries))  # from here on it is the new one
     for old in set(folder.glob("*.bnn")) - {folder / e.file for e in entries.values()}:
         old.unlink()
     print(f"{entry.about}\nPyTorch: {entry.right_pytorch / entry.images:.2%}; wrote {folder / entry.file} and {notes}")

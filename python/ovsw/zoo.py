@@ -155,8 +155,8 @@ def read_index(folder: Path) -> dict[str, Entry]:
     return {row.name: row for row in found}
 
 
-def write_index(entries: dict[str, Entry]) -> bytes:
-    """An index file with these entries, sorted by name."""
+def index_bytes(entries: dict[str, Entry]) -> bytes:
+    """The index file of these entries, sorted by name."""
     rows = [dataclasses.asdict(entries[name]) for name in sorted(entries)]
     return (json.dumps(rows, indent=2) + "\n").encode()
 

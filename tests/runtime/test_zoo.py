@@ -75,7 +75,7 @@ def test_nothing_but_the_networks_of_the_index() -> None:
     assert zoo.DEFAULT in NAMES
     assert {p.name for p in zoo.FOLDER.iterdir()} == {zoo.INDEX, *(zoo.entry(name).file for name in NAMES)}
     assert {p.name for p in (ROOT / "docs" / "zoo").iterdir()} == set(NAMES)
-    assert (zoo.FOLDER / zoo.INDEX).read_bytes() == zoo.write_index(zoo.read_index(zoo.FOLDER))
+    assert (zoo.FOLDER / zoo.INDEX).read_bytes() == zoo.index_bytes(zoo.read_index(zoo.FOLDER))
 
 
 @pytest.mark.parametrize("name", NAMES)
