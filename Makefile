@@ -14,7 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -
 .PHONY: help run test test-all test-arm64 count-arm64 lint format bench wheel clean
 
 help:
-	@echo "make run     set up and run the demo: binarized ResNet18 and ResNet34 on a photo"
+	@echo "make run     set up and run the demo: a trained network on pictures, then large ones of random weights"
 	@echo "make test    set up and run linters and tests"
 	@echo "make test-all     the same with those tests that take long"
 	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"

@@ -60,7 +60,7 @@ setup(
     package_dir=package_dir,
     packages=packages,
     package_data={
-        "ovsw": ["py.typed", "_core.pyi", "data/*"],
+        "ovsw": ["py.typed", "_core.pyi", "data/*", "data/cifar10/*", "data/zoo/*"],
         "ovsw.bench": ["data/*"],
         "ovsw.train": ["recipes/*.toml"],
     },

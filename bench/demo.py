@@ -1,4 +1,6 @@
-"""`ovsw-demo`: the whole runtime in one command, with networks of random weights and a bundled photo."""
+"""`ovsw-demo`: the whole runtime in one command. A trained network says what is on real pictures; then two large ones
+with random weights, made without torch, show what time they take.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ovsw import Engine
+from ovsw import Engine, zoo
 from ovsw import format as bnn
 from ovsw.bench.measure import interleaved
 from ovsw.bench.random_nets import random_resnet
@@ -21,38 +23,84 @@ PHOTO = Path(__file__).parent / "data" / "cat.jpg"
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("image", metavar="IMG", nargs="?", default=str(PHOTO), help="a photo (default: a bundled cat)")
+    p.add_argument(
+        "image",
+        metavar="IMG",
+        nargs="?",
+        help="a photo (default: ten test images of CIFAR-10, one of each class, and a cat)",
+    )
     p.add_argument("--threads", metavar="N", type=int, default=1, help="threads (default: %(default)s)")
     p.add_argument("--isa", metavar="NAME", help="kernel table to use (default: the best for this CPU)")
     p.add_argument("--repeat", metavar="N", type=int, default=30, help="runs to time (default: %(default)s)")
-    p.add_argument("--save", metavar="DIR", help="keep the .bnn files in this folder")
-    p.add_argument("--profile", action="store_true", help="show the time of each step")
+    p.add_argument("--save", metavar="DIR", help="keep the .bnn files of the random networks in this folder")
+    p.add_argument("--profile", action="store_true", help="show the time of each step of these")
 
 
 @command(
-    "ovsw-demo", "Run binarized ResNet18 and ResNet34 with random weights on a photo; show latency and size.", options
+    "ovsw-demo",
+    "Classify pictures with a trained network of CIFAR-10's classes, then show latency and size of binarized ResNet18 "
+    "and ResNet34 with random weights.",
+    options,
 )
 def main(args: argparse.Namespace) -> int:
     if args.repeat < 1:
         raise ValueError(f"--repeat is {args.repeat}, expected at least 1")
     if args.save and not Path(args.save).is_dir():
         raise ValueError(f"--save: the folder {args.save} does not exist")
+    trained(args)
+    random(args)
+    return 0
+
+
+def trained(args: argparse.Namespace) -> None:
+    """What the zoo's default network says of pictures that it was not trained with."""
+    entry, engine = zoo.entry(zoo.DEFAULT), zoo.load(zoo.DEFAULT, threads=args.threads, isa=args.isa)
+    pictures = {args.image: "-"} if args.image else _pictures()
+    rows = []
+    for path, truth in pictures.items():
+        label, probability = engine.classify(path, 1)[0]
+        verdict = "-" if truth == "-" else "right" if label == truth else "wrong"
+        median, _ = _ms(engine, path, args)
+        rows.append((Path(path).name, truth, label, f"{100 * probability:.0f} %", verdict, f"{median:.3f}"))
+    print(f"{entry.about}\n{_how(engine, args)}\n")
+    print(table(("picture", "is", "answer", "sure", "verdict", "median ms"), rows, right=(3, 5)))
+    if not args.image:
+        print(f"\n{sum(row[4] == 'right' for row in rows)} of {len(rows)} right")
+
+
+def _pictures() -> dict[str, str]:
+    """By path, what is on the bundled pictures."""
+    return {**{str(path): label for label, path in zoo.pictures().items()}, str(PHOTO): "cat"}
+
+
+def random(args: argparse.Namespace) -> None:
+    """What large networks take, whose answers mean nothing."""
+    image = args.image or str(PHOTO)
     rows = []
     for name in NETWORKS:
         data = bnn.to_bytes(random_resnet(name, numerics="integer"))
         if args.save:
             bnn.replace_file(Path(args.save) / f"{name}.bnn", data)
         engine = Engine(data, threads=args.threads, isa=args.isa)
-        label, probability = engine.classify(args.image, 1)[0]
-        pixels = engine.batch(args.image)  # decoded once
-        ms = interleaved({name: partial(engine.run, pixels)}, args.repeat)[name]
-        times = (f"{np.median(ms):.2f}", f"{ms.min():.2f}")
-        rows.append((name, f"{len(data) / 1e6:.2f}", *times, f"{label} ({100 * probability:.0f} %)"))
+        label, probability = engine.classify(image, 1)[0]
+        median, best = _ms(engine, image, args)
+        answer = f"{label} ({100 * probability:.0f} %)"
+        rows.append((name, f"{len(data) / 1e6:.2f}", f"{median:.2f}", f"{best:.2f}", answer))
         if args.profile:
-            print(f"{name}\n{engine.profile(args.image)}\n")
-    print(f"{args.image}, isa {engine.isa}, {engine.threads} thread(s), {args.repeat} runs, random weights\n")
+            print(f"\n{name}\n{engine.profile(image)}")
+    print(f"\nImageNet's networks with random weights, {Path(image).name}, {_how(engine, args)}\n")
     print(table(("network", "file MB", "median ms", "best ms", "answer (means nothing)"), rows, right=(1, 2, 3)))
-    return 0
+
+
+def _ms(engine: Engine, image: str, args: argparse.Namespace) -> tuple[float, float]:
+    """Median and least of the milliseconds from pixels to logits."""
+    pixels = engine.batch(image)  # decoded once
+    ms = interleaved({"": partial(engine.run, pixels)}, args.repeat)[""]
+    return float(np.median(ms)), float(ms.min())
+
+
+def _how(engine: Engine, args: argparse.Namespace) -> str:
+    return f"isa {engine.isa}, {engine.threads} thread(s), {args.repeat} runs"
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def test_one_version_string() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["ovsw", "ovsw.run", "ovsw.info", "ovsw.format", "ovsw.bench.demo", "ovsw.bench.cli"]
+    "module", ["ovsw", "ovsw.run", "ovsw.info", "ovsw.zoo", "ovsw.format", "ovsw.bench.demo", "ovsw.bench.cli"]
 )
 def test_import_needs_numpy_and_pillow_only(module: str) -> None:
     """No torch, no onnx: nothing outside the standard library but numpy and PIL is loaded."""
@@ -148,6 +148,10 @@ def test_wheel_works_without_torch(tmp_path: Path) -> None:
     info = subprocess.run([str(venv / "bin" / "ovsw-info"), model], capture_output=True, text=True, cwd=tmp_path)
     assert info.returncode == 0, info.stderr
     assert "layer4.1.conv2" in info.stdout
+    zoo = [str(venv / "bin" / "ovsw-zoo"), "--check"]  # the files of the trained networks, and the pictures
+    checked = subprocess.run(zoo, capture_output=True, text=True, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert "cresnet20-cifar10: file intact" in checked.stdout
     code = f"""
 import sys, importlib.util, numpy as np, ovsw
 logits = ovsw.Engine({model!r}).run(np.zeros((224, 224, 3), np.uint8))

@@ -1,4 +1,4 @@
-"""`ovsw-info`: what is in a `.bnn` file, and which kernels this CPU runs."""
+"""`ovsw-info`: what is in a `.bnn` file or a network of the zoo, and which kernels this CPU runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ovsw import cpu
+from ovsw import cpu, zoo
 from ovsw import format as bnn
 from ovsw.cli import command
 from ovsw.engine import Engine
@@ -69,7 +69,7 @@ def _cpu_text(info: dict[str, Any]) -> str:
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("model", metavar="MODEL.bnn", nargs="?")
+    p.add_argument("model", metavar="MODEL", nargs="?", help="a .bnn file, or the name of a network of ovsw-zoo")
     p.add_argument("--cpu", action="store_true", help="show this CPU and the kernel tables it supports")
     p.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -78,9 +78,16 @@ def options(p: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if bool(args.model) == args.cpu:
         raise ValueError("give a MODEL.bnn, or --cpu")
-    info = describe_cpu() if args.cpu else describe(args.model)
+    info = describe_cpu() if args.cpu else _describe_model(args.model)
     print(json.dumps(info, indent=2) if args.json else (_cpu_text if args.cpu else _text)(info))
     return 0
+
+
+def _describe_model(model: str) -> dict[str, Any]:
+    """A file, or a network of the zoo with what the index says of it."""
+    if not zoo.known(model):
+        return describe(model)
+    return {**describe(str(zoo.path(model))), "zoo": dataclasses.asdict(zoo.entry(model))}
 
 
 def _text(info: dict[str, Any]) -> str:
@@ -105,6 +112,7 @@ def _text(info: dict[str, Any]) -> str:
         f"input {dims(info['input'])}, mean {numbers(info['mean'])}, std {numbers(info['std'])}",
         f"{info['classes']} classes: {names}",
         *(f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in metadata.items()),
+        *([_trained(zoo.entry(info["zoo"]["name"]))] if "zoo" in info else []),
         "",
         table(("op", "kind", "input", "output", "window", "stores", "bits", "bytes"), rows, right=(7,)),
         "",
@@ -112,6 +120,12 @@ def _text(info: dict[str, Any]) -> str:
         f"in memory: weights {info['memory']['weights'] / 1e6:.2f} MB, maps {info['memory']['maps'] / 1e6:.2f} MB",
     ]
     return "\n".join(lines)
+
+
+def _trained(entry: zoo.Entry) -> str:
+    score = f"{entry.accuracy:.2%} of {entry.images:,} test images of {entry.test_set} right"
+    how = " ".join([entry.recipe, *entry.settings])
+    return f"zoo: {entry.title}, {score} (PyTorch {entry.right_pytorch / entry.images:.2%}); {how}, epoch {entry.epoch}"
 
 
 if __name__ == "__main__":

@@ -1,18 +1,28 @@
-"""`ovsw-run`: classify images with a `.bnn` model."""
+"""`ovsw-run`: classify images with a `.bnn` model, or with a network of the zoo."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
+from PIL import Image
+
+from ovsw import zoo
 from ovsw.cli import command, message
 from ovsw.engine import Engine
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("model", metavar="MODEL.bnn")
-    p.add_argument("images", metavar="IMG", nargs="+", help="image files")
+    p.usage = "%(prog)s [options] [MODEL] IMG [IMG ...]"
+    p.add_argument(
+        "inputs",
+        metavar="[MODEL] IMG",
+        nargs="*",
+        help=f"image files; before them a .bnn file or the name of a network of ovsw-zoo (default: {zoo.DEFAULT})",
+    )
     p.add_argument("--top", metavar="K", type=int, default=5, help="classes to show (default: %(default)s)")
     p.add_argument("--threads", metavar="N", type=int, default=1, help="threads per image (default: %(default)s)")
     p.add_argument("--isa", metavar="NAME", help="kernel table to use (default: the best for this CPU)")
@@ -20,14 +30,18 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-@command("ovsw-run", "Classify images with a .bnn model.", options)
+@command("ovsw-run", "Classify images with a .bnn model, or with a trained network that comes with ovsw.", options)
 def main(args: argparse.Namespace) -> int:
     """Every image that can be read is classified; those that cannot are named, and the exit code is then 2."""
     if args.top < 1:
         raise ValueError(f"--top is {args.top}, expected at least 1")
-    engine = Engine(args.model, threads=args.threads, isa=args.isa)
+    model, images = split(args.inputs)
+    entry = zoo.entry(model) if zoo.known(model) else None
+    engine = (zoo.load if entry else Engine)(model, threads=args.threads, isa=args.isa)
+    if entry:
+        print(f"ovsw-run: {entry.about}", file=sys.stderr)
     results, failed = [], False
-    for path in args.images:
+    for path in images:
         try:
             top = engine.classify(path, args.top)
         except (ValueError, OSError) as e:
@@ -40,11 +54,52 @@ def main(args: argparse.Namespace) -> int:
             for label, p in top:
                 print(f"  {100 * p:6.2f} %  {label}")
     if args.json:
-        about = {"model": args.model, "isa": engine.isa, "threads": engine.threads}
+        about = {"model": model, "zoo": _known(entry), "isa": engine.isa, "threads": engine.threads}
         print(json.dumps({**about, "results": results}, indent=2))
     if args.profile and results:
         print(f"\n{engine.profile(results[0]['image'])}", file=sys.stderr if args.json else sys.stdout)
     return 2 if failed else 0
+
+
+def split(inputs: list[str]) -> tuple[str, list[str]]:
+    """The model's name or path, and the images. Raises ValueError if there are none."""
+    if not inputs:
+        raise ValueError("no image given")
+    first, rest = inputs[0], inputs[1:]
+    if not _is_model(first):
+        return zoo.DEFAULT, inputs
+    if not rest:
+        raise ValueError(f"no image given for the model {first}")
+    return first, rest
+
+
+def _is_model(first: str) -> bool:
+    """Whether the first of the inputs is meant as a model; a file that is neither a model nor an image is."""
+    path = Path(first)
+    if path.suffix.lower() == ".bnn" or zoo.known(first):
+        return True
+    if path.suffix.lower() in Image.registered_extensions():
+        return False
+    if not path.exists():
+        try:
+            zoo.entry(first)
+        except ValueError as e:
+            raise ValueError(f"{first}: no such image, no such model, and {e}") from None
+    try:
+        with Image.open(path):
+            return False
+    except (OSError, SyntaxError, Image.DecompressionBombError):
+        return True
+
+
+def _known(entry: zoo.Entry | None) -> dict[str, Any] | None:
+    """What a program should know of a network that it did not choose."""
+    if entry is None:
+        return None
+    return {
+        **{"title": entry.title, "sha256": entry.sha256, "classes": list(entry.classes)},
+        **{"accuracy": entry.accuracy, "test_set": entry.test_set, "test_images": entry.images},
+    }
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ovsw
-from ovsw import Engine, info, run
+from ovsw import Engine, info, run, zoo
 from ovsw import format as bnn
 from ovsw.bench import demo
 from ovsw.bench.random_nets import random_resnet
@@ -64,7 +64,7 @@ def test_run_goes_on_after_a_bad_image(model: str, tmp_path: Path, capsys: pytes
     ("arguments", "words"),
     [
         (["nothing.bnn", PHOTO], "nothing.bnn"),
-        ([PHOTO, PHOTO], "not a .bnn file"),
+        ([str(ROOT / "LICENSE"), PHOTO], "not a .bnn file"),
         (["MODEL", "nothing.jpg"], "nothing.jpg"),
         (["MODEL", PHOTO, "--top", "0"], "--top"),
         (["MODEL", PHOTO, "--threads", "0"], "threads"),
@@ -128,6 +128,23 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for name in ("resnet18", "resnet34"):
         assert f"{(tmp_path / f'{name}.bnn').stat().st_size / 1e6:.2f}" in text
+    engine = zoo.load()
+    pictures = [(label, str(path)) for label, path in zoo.pictures().items()] + [("cat", PHOTO)]
+    right = 0
+    for truth, path in pictures:  # what it shows is what the network says, be it right or wrong
+        answer, probability = engine.classify(path, 1)[0]
+        right += answer == truth
+        verdict = "right" if answer == truth else "wrong"
+        line = next(line for line in text.splitlines() if line.startswith(f"{Path(path).name} "))
+        assert line.split()[1:6] == [truth, answer, f"{100 * probability:.0f}", "%", verdict]
+    assert f"{right} of 11 right" in text
+
+
+def test_demo_with_a_photo_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main([PHOTO, "--repeat", "1"]) == 0
+    text = capsys.readouterr().out
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("cat.jpg ")] == ["-"]
+    assert "right" not in text.split("verdict")[1]
     assert demo.main(["--save", str(tmp_path / "missing")]) == 2
     assert demo.main([str(tmp_path / "missing.jpg")]) == 2
 
@@ -158,7 +175,7 @@ def test_random_networks_are_seeded() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["ovsw-bench", "ovsw-run", "ovsw-info", "ovsw-demo", "ovsw-export", "ovsw-train", "ovsw-flips", "ovsw-landscape"],
+    [f"ovsw-{name}" for name in ("bench", "demo", "export", "flips", "info", "landscape", "run", "train", "zoo")],
 )
 def test_installed_commands(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Help as a program; version, and exit code 2 for unknown options, without another start."""

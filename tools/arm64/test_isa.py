@@ -1,4 +1,4 @@
-"""Run by test.py under each emulated CPU: the tables that this CPU must choose, refuse and really execute.
+"""Run by test.py under each emulated CPU: the tables that this CPU must choose, refuse and really execute; the zoo.
 
 Forcing a table that the CPU lacks would end in SIGILL, so that the other tests pass under cortex-a72 also proves that
 arm_neon has no ARMv8.2 instruction on their way.
@@ -12,7 +12,7 @@ import platform
 import numpy as np
 import pytest
 
-from ovsw import Engine, cpu
+from ovsw import Engine, cpu, zoo
 from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 
@@ -50,3 +50,10 @@ def test_every_table_answers_alike(small: bytes) -> None:
     answers = {name: Engine(small, isa=name).run(pixels).tobytes() for name in cpu.supported_isas()}
     assert len(answers) == 2 + DOT
     assert len(set(answers.values())) == 1
+
+
+@pytest.mark.parametrize("isa", cpu.supported_isas())
+@pytest.mark.parametrize("name", zoo.names())
+def test_trained_networks_answer_as_on_x86(name: str, isa: str) -> None:
+    """The index has the SHA-256 of the logits of 110 images, made where the network was added."""
+    assert zoo.check(name, isa=isa) == isa

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -138,6 +139,18 @@ def from_dict(content: dict[str, Any]) -> Recipe:
     recipe = Recipe()
     _merge(recipe, content, "checkpoint")
     return recipe
+
+
+def changes(content: dict[str, Any]) -> list[str]:
+    """The `section.key=value` that make this of the recipe of its name; where that was a file, of the usual values."""
+    name = content["name"]
+    usual = as_dict(Recipe() if name.endswith(".toml") else load_recipe(name))
+    return [
+        f"{section}.{key}={json.dumps(value)}"
+        for section in ("network", "data", "train", "ovsw")
+        for key, value in content[section].items()
+        if value != usual[section].get(key)
+    ]
 
 
 def _read(path: Path) -> dict[str, Any]:

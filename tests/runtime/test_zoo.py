@@ -1,0 +1,266 @@
+"""The zoo: index, files and the runs' papers agree; answers are those of the index; damage is noticed."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ovsw import Engine, info, numerics, run, zoo
+from ovsw import format as bnn
+from ovsw.labels import load_labels
+
+from support import ROOT, shared
+
+NAMES = zoo.names()
+PHOTO = str(ROOT / "bench" / "data" / "cat.jpg")
+
+
+def logits_by_hand(name: str, engine: Engine) -> np.ndarray:
+    """Of the pictures and noise, made here once more."""
+    _, height, width = engine.input_shape
+    pictures = [Image.open(path).convert("RGB") for path in zoo.pictures().values()]
+    assert all(picture.size == (width, height) for picture in pictures)
+    noise = np.frombuffer(hashlib.shake_256(b"ovsw zoo").digest(100 * height * width * 3), np.uint8)
+    images = np.concatenate([np.stack([np.asarray(p) for p in pictures]), noise.reshape(100, height, width, 3)])
+    return numerics.simulate(bnn.read(zoo.path(name)), images)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_index_and_file_agree(name: str) -> None:
+    entry = zoo.entry(name)
+    path = zoo.path(name)
+    data = path.read_bytes()
+    assert len(data) == entry.bytes <= 80_000
+    assert hashlib.sha256(data).hexdigest() == entry.sha256
+    assert path.name == entry.file == f"{name}-{entry.sha256[:8]}.bnn"
+    engine = Engine(path)
+    assert engine.numerics == "integer"
+    assert tuple(engine.labels) == entry.classes
+    assert engine.metadata["arch"] == entry.arch
+    assert entry.test_set in entry.title
+    assert 0 < entry.right <= entry.images
+    assert 0 < entry.right_pytorch <= entry.images
+    assert zoo.NAME.fullmatch(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_index_and_run_agree(name: str) -> None:
+    """docs/zoo has the settings and metrics of the run that the index speaks of."""
+    recipe = pytest.importorskip("ovsw.train.recipe", exc_type=ImportError)
+    entry, folder = zoo.entry(name), ROOT / "docs" / "zoo" / name
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["name"], config["sha256"]) == (name, entry.sha256)
+    assert (config["seed"], config["epoch"]) == (entry.seed, entry.epoch)
+    settings = config["recipe"]
+    assert settings["train"]["epochs"] == entry.epochs
+    assert settings["train"].get("deployed_epochs", 0) == entry.deployed_epochs
+    again = recipe.load_recipe(entry.recipe)
+    recipe.set_values(again, list(entry.settings))
+    for section in ("network", "data", "train", "ovsw"):
+        assert recipe.as_dict(again)[section].items() >= settings[section].items()
+    with (folder / "metrics.csv").open() as f:
+        row = next(row for row in csv.DictReader(f) if int(row["epoch"]) == entry.epoch)
+    tolerance = 0 if entry.deployed_epochs else 10  # float32 sums depend on the batch
+    assert abs(float(row["test_acc1"]) * entry.images / 100 - entry.right_pytorch) < tolerance + 0.5
+
+
+def test_nothing_but_the_networks_of_the_index() -> None:
+    assert zoo.DEFAULT in NAMES
+    assert {p.name for p in zoo.FOLDER.iterdir()} == {zoo.INDEX, *(zoo.entry(name).file for name in NAMES)}
+    assert {p.name for p in (ROOT / "docs" / "zoo").iterdir()} == set(NAMES)
+    assert (zoo.FOLDER / zoo.INDEX).read_bytes() == zoo.index_bytes(zoo.read_index(zoo.FOLDER))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_on_every_table(name: str, isa: str) -> None:
+    assert zoo.check(name, isa=isa) == isa
+    assert zoo.check(name, isa=isa, threads=3) == isa
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_in_the_simulation(name: str) -> None:
+    logits = logits_by_hand(name, zoo.load(name))
+    assert len(np.unique(logits.argmax(axis=1))) > 2
+    assert hashlib.sha256(logits.astype("<f4").tobytes()).hexdigest() == zoo.entry(name).logits
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if zoo.entry(name).test_set == "CIFAR-10"])
+def test_accuracy_over_the_whole_test_set(name: str) -> None:
+    accuracy = pytest.importorskip("ovsw.export.accuracy", exc_type=ImportError)
+    images = accuracy.open_images(shared("data", "cifar10"), 10)
+    answers = zoo.load(name).run(np.ascontiguousarray(images.images.numpy().transpose(0, 2, 3, 1))).argmax(axis=1)
+    assert len(answers) == zoo.entry(name).images
+    assert int((answers == images.labels.numpy()).sum()) == zoo.entry(name).right
+
+
+def test_pictures() -> None:
+    assert list(zoo.pictures()) == load_labels("cifar10", 10)
+    for path in zoo.pictures().values():
+        with Image.open(path) as image:
+            assert (image.format, image.mode, image.size) == ("PNG", "RGB", (32, 32))
+
+
+def test_pictures_are_the_first_of_each_class() -> None:
+    accuracy = pytest.importorskip("ovsw.export.accuracy", exc_type=ImportError)
+    images = accuracy.open_images(shared("data", "cifar10"), 10)
+    sources = (zoo.FOLDER.parent / "cifar10" / "SOURCES.md").read_text()
+    for label, (name, path) in enumerate(zoo.pictures().items()):
+        number = int(np.argmax(images.labels.numpy() == label))
+        with Image.open(path) as image:
+            assert np.array_equal(np.asarray(image), images.images[number].numpy().transpose(1, 2, 0))
+        assert f"| {name} | {number} |" in sources
+
+
+def test_load() -> None:
+    engine = zoo.load(threads=2)
+    assert engine.threads == 2
+    assert engine.run(PHOTO).tobytes() == Engine(zoo.path(zoo.DEFAULT)).run(PHOTO).tobytes()
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(ValueError, match=r"^no network 'cresnet20' in the zoo, did you mean 'cresnet20-cifar10'\?$"):
+        zoo.load("cresnet20")
+    with pytest.raises(ValueError, match=r"^no network '12' in the zoo; there are .*cresnet20-cifar10"):
+        zoo.entry("12")
+    assert not zoo.known("cresnet20")
+    assert not zoo.known("./cresnet20-cifar10")
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the zoo that may be damaged."""
+    shutil.copytree(zoo.FOLDER, tmp_path / "zoo")
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
+    return tmp_path / "zoo"
+
+
+def test_a_damaged_file_is_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = zoo.entry(zoo.DEFAULT)
+    file = copy / entry.file
+    data = bytearray(file.read_bytes())
+    data[40_000] ^= 1
+    file.write_bytes(data)
+    found = hashlib.sha256(data).hexdigest()
+    for call in (zoo.load, zoo.path, zoo.check):
+        with pytest.raises(ValueError, match=f"{file}.* {found}, expected {entry.bytes:,} bytes with {entry.sha256}$"):
+            call(zoo.DEFAULT)
+    for main, arguments in ((run.main, [PHOTO]), (info.main, [zoo.DEFAULT]), (zoo.main, ["--check"])):
+        assert main(arguments) == 2
+        captured = capsys.readouterr()
+        assert entry.sha256 in captured.err
+        assert len(captured.err.splitlines()) == 1
+        assert captured.out == ""
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match=entry.file):
+        zoo.load()
+
+
+def test_a_damaged_index_is_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = (copy / zoo.INDEX).read_text()
+    for text in (good[:-5], "{}x", '[{"name": "a"}]', "[3]", good.replace('"seed"', '"sead"')):
+        (copy / zoo.INDEX).write_text(text)
+        with pytest.raises(ValueError, match=f"{zoo.INDEX}: not an index of networks"):
+            zoo.names()
+    assert run.main([str(copy / "nothing.bnn"), PHOTO]) == 2  # does not ask the zoo
+    assert "nothing.bnn: no such file" in capsys.readouterr().err
+
+
+def test_other_logits_are_noticed(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = zoo.entry(zoo.DEFAULT)
+    (copy / zoo.INDEX).write_text((copy / zoo.INDEX).read_text().replace(entry.logits, "0" * 64))
+    assert zoo.main(["--check"]) == 2
+    error = capsys.readouterr().err
+    assert entry.logits in error
+    assert "0" * 64 in error
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert zoo.main(["--check"]) == 0
+    text = capsys.readouterr().out
+    for entry in map(zoo.entry, NAMES):
+        right = f"{100 * entry.right / entry.images:.2f}%"
+        for words in (entry.name, entry.test_set, right, f"{entry.bytes:,}", entry.recipe, entry.sha256[:16]):
+            assert words in text
+        assert f"{entry.name}: file intact, logits of 110 images" in text
+    assert zoo.main([zoo.DEFAULT, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["sha256"] == zoo.entry(zoo.DEFAULT).sha256
+    assert found["accuracy"] == found["right"] / found["images"]
+    assert zoo.main(["cresnet"]) == 2
+    assert "did you mean" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[PHOTO, PHOTO], [zoo.DEFAULT, PHOTO, PHOTO]])
+def test_run_with_a_network_of_the_zoo(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    entry = zoo.entry(zoo.DEFAULT)
+    expected = Engine(zoo.path(zoo.DEFAULT)).classify(PHOTO, 2)
+    assert run.main([*arguments, "--top", "2"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0::3] == [PHOTO, PHOTO]
+    assert [line.split("%")[1].strip() for line in captured.out.splitlines()[1:3]] == [label for label, _ in expected]
+    for words in (zoo.DEFAULT, f"{100 * entry.right / entry.images:.2f}%", "CIFAR-10", *entry.classes):
+        assert words in captured.err
+    assert run.main([*arguments, "--json", "--top", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["model"] == zoo.DEFAULT
+    assert found["zoo"]["accuracy"] == entry.accuracy
+    assert found["zoo"]["classes"] == list(entry.classes)
+    assert [(t["label"], t["probability"]) for t in found["results"][1]["top"]] == expected
+
+
+def test_run_knows_models_and_images_by_what_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever their names end in; and a folder of a network's name is not in its way."""
+    model, image = tmp_path / "model", tmp_path / "photo"
+    shutil.copy(zoo.path(zoo.DEFAULT), model)
+    shutil.copy(PHOTO, image)
+    assert run.split([str(model), PHOTO]) == (str(model), [PHOTO])
+    assert run.split([str(image), PHOTO]) == (zoo.DEFAULT, [str(image), PHOTO])
+    assert run.main([str(model), str(image), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["zoo"] is None
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no image given"),
+        ([zoo.DEFAULT], f"no image given for the model {zoo.DEFAULT}"),
+        (["nothing.bnn"], "no image given for the model nothing.bnn"),
+        (["nothing.bnn", PHOTO], "nothing.bnn: no such file"),
+        (["nothing.bin", PHOTO], "nothing.bin: no such image, no such model, and no network"),
+        (["cresnet20-cifar1", PHOTO], "did you mean 'cresnet20-cifar10'?"),
+        ([str(ROOT / "LICENSE"), PHOTO], "LICENSE: not a .bnn file"),
+        ([str(ROOT), PHOTO], "is a folder, expected a .bnn file"),
+    ],
+)
+def test_run_refuses(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert len(captured.err.splitlines()) == 1
+    assert captured.out == ""
+
+
+def test_a_missing_image_is_not_taken_for_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["nothing.jpg"]) == 2
+    assert capsys.readouterr().err.endswith("ovsw-run: error: nothing.jpg: no such image\n")
+
+
+def test_info_of_a_network_of_the_zoo(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = zoo.entry(zoo.DEFAULT)
+    assert info.main([zoo.DEFAULT]) == 0
+    text = capsys.readouterr().out
+    assert f"{entry.bytes:,} bytes" in text
+    assert f"zoo: {entry.title}, {100 * entry.right / entry.images:.2f}% of {entry.images:,} test images" in text
+    assert info.main([zoo.DEFAULT, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["zoo"]["sha256"] == entry.sha256
+    assert found["labels"] == list(entry.classes)
