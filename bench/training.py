@@ -1,6 +1,5 @@
-"""`python -m ovsw.bench.training`: what OvSW and the input pipeline cost beside a training step.
-
-Steps with and without OvSW are taken in turns on two copies of the network, and so are the batches of the pipeline.
+"""`python -m ovsw.bench.training`: a training step with the native kernels and with torch's operators alone, and what
+OvSW and the input pipeline cost beside it. All are taken in turns, each on its own copy of the network.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 @command(
     "python -m ovsw.bench.training",
-    "Time a training step without and with OvSW, OvSW alone, and the input pipeline, interleaved.",
+    "Time a training step natively and with torch alone, without and with OvSW, and the input pipeline, interleaved.",
     options,
 )
 def main(args: argparse.Namespace) -> int:
@@ -35,8 +34,11 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError("--batch, --threads and --rounds must be at least 1")
     try:
         import torch
+
+        from ovsw.nn import native
     except ModuleNotFoundError:
         raise RuntimeError("torch is needed to train: pip install 'ovsw[train]'") from None
+    native.keep_memory()
     torch.set_num_threads(args.threads)
     rows = []
     for name in args.networks:
@@ -44,9 +46,14 @@ def main(args: argparse.Namespace) -> int:
         base = times["step"]
         for what, t in times.items():
             ms, share = spread(t), spread(100 * t / base)
-            rows.append((name, what, f"{ms.median:.1f}", ms.range(1), f"{share.median:.2f} %", share.range()))
-    print(f"batch {args.batch}, {args.threads} thread(s), {args.rounds} interleaved rounds; share: of the plain step\n")
-    print(table(("network", "what", "median ms", "p10 .. p90", "share", "p10 .. p90"), rows, right=(2, 4)))
+            rate = f"{1000 * args.batch / ms.median:.0f}"
+            rows.append((name, what, f"{ms.median:.1f}", ms.range(1), rate, f"{share.median:.2f} %", share.range()))
+    print(
+        f"batch {args.batch}, {args.threads} thread(s), {args.rounds} interleaved rounds, kernels {native.kernels()}; "
+        "share: of the plain step\n"
+    )
+    head = ("network", "what", "median ms", "p10 .. p90", "images/s", "share", "p10 .. p90")
+    print(table(head, rows, right=(2, 4, 5)))
     return 0
 
 
@@ -55,7 +62,7 @@ def _calls(name: str, batch: int, channels_last: bool, compiled: bool) -> dict[s
     from torch.nn import functional as F
 
     from ovsw.networks import network
-    from ovsw.nn import create
+    from ovsw.nn import create, native
     from ovsw.train import OvSW, augment
 
     spec = network(name)
@@ -78,6 +85,7 @@ def _calls(name: str, batch: int, channels_last: bool, compiled: bool) -> dict[s
         method: bool = False,
         layout: torch.memory_format = torch.contiguous_format,
         through: Callable[..., Any] = lambda model: model,
+        isa: str | None = native.kernels(),
     ) -> Callable[[], object]:
         model.to(memory_format=layout)  # type: ignore[call-overload]
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
@@ -86,7 +94,8 @@ def _calls(name: str, batch: int, channels_last: bool, compiled: bool) -> dict[s
 
         def step() -> None:
             optimizer.zero_grad()
-            F.cross_entropy(forward(images), y).backward()  # type: ignore[no-untyped-call]
+            with native.using(isa):
+                F.cross_entropy(forward(images), y).backward()  # type: ignore[no-untyped-call]
             if ovsw is not None:
                 ovsw.step()
             optimizer.step()
@@ -94,6 +103,7 @@ def _calls(name: str, batch: int, channels_last: bool, compiled: bool) -> dict[s
         return step
 
     calls = {"step": step_of(model), "step with OvSW": step_of(copy.deepcopy(model), method=True)}
+    calls["step, torch alone"] = step_of(copy.deepcopy(model), isa=None)
     trained = copy.deepcopy(model)
     F.cross_entropy(trained(x), y).backward()  # type: ignore[no-untyped-call]
     calls["OvSW.step() alone"] = OvSW(trained).step

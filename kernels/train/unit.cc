@@ -202,18 +202,21 @@ std::byte* take(std::byte*& scratch, std::size_t bytes) {
   return taken;
 }
 
-// Both sums of an image's values; eight lanes of doubles, so that the order does not depend on the instruction set.
+// Both sums of an image's values: floats for 256 of them, then doubles.
 void moments(const float* x, std::size_t count, double* sum, double* squares) {
-  double s[16] = {}, q[16] = {};
-  for (std::size_t i = 0; i + 16 <= count; i += 16) {
-    for (int k = 0; k < 16; ++k) {
-      const double v = x[i + std::size_t(k)];
-      s[k] += v, q[k] += v * v;
-    }
-  }
-  for (std::size_t i = count / 16 * 16; i < count; ++i) s[0] += x[i], q[0] += double(x[i]) * x[i];
   *sum = *squares = 0;
-  for (int k = 0; k < 16; ++k) *sum += s[k], *squares += q[k];
+  std::size_t i = 0;
+  for (; i + 256 <= count; i += 256) {
+    float s[16] = {}, q[16] = {};
+    for (std::size_t k = 0; k < 256; k += 16) {
+      for (std::size_t l = 0; l < 16; ++l) {
+        const float v = x[i + k + l];
+        s[l] += v, q[l] += v * v;
+      }
+    }
+    for (int l = 0; l < 16; ++l) *sum += s[l], *squares += q[l];
+  }
+  for (; i < count; ++i) *sum += x[i], *squares += double(x[i]) * x[i];
 }
 
 std::size_t forward_planes(const Unit& u) {
