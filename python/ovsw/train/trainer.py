@@ -26,12 +26,12 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
 from ovsw.format import replace_file
 from ovsw.networks import InputSpec, network
 from ovsw.nn import binary_layers, create, float_network
 from ovsw.nn.checkpoint import read, read_run, state_dict
 from ovsw.train import augment
-from ovsw.train.data import DataError, FolderSet, MemorySet, open_split
 from ovsw.train.distributed import World, join_world, sync_batch_norms
 from ovsw.train.method import OvSW
 from ovsw.train.optim import learning_rate, make_optimizer
