@@ -351,7 +351,7 @@ class _Quantizer:
         classes = len(core.weight)
         a, b = _scale_and_offset(op, classes)
         pixels = core.weight.shape[1] // len(source.centre)
-        b = b + a * (core.weight @ np.tile(source.centre, pixels)) / source.steps
+        b = b + a * (core.weight * np.tile(source.centre, pixels)).sum(axis=1) / source.steps
         fraction = round(np.log2(source.steps))
         w = core.weight.astype(np.float64) * a[:, None] * (2.0**fraction / source.steps)
         peak = _PEAK[self.width]
