@@ -1,0 +1,87 @@
+"""Random networks with an integer form, of every kind of block that has one."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ovsw.nn import BinaryConv2d
+from ovsw.nn.resnet import ImageNetBlock, PaddingBlock
+
+from support.quantizing import randomised
+
+
+class Plain(nn.Module):
+    """A binary convolution with neither shortcut nor a scale that is learned; pooled before the batch norm or not."""
+
+    def __init__(self, cin: int, cout: int, pool: bool) -> None:
+        super().__init__()
+        self.conv = BinaryConv2d(cin, cout, 3, 1, 1)
+        self.pool = nn.MaxPool2d(2) if pool else nn.Identity()
+        self.norm = nn.BatchNorm2d(cout)
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(F.hardtanh(self.norm(self.pool(self.conv(x)))))
+
+
+class Twice(nn.Module):
+    """One layer called twice, and a sum that no op scales: its numbers have no half step between -1 and 0."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = BinaryConv2d(channels, channels, 1, learned_scale=True)
+        self.norm = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.hardtanh(self.norm(self.conv(x)))
+        return F.hardtanh(self.norm(self.conv(F.hardtanh(y + x))) + y)
+
+
+class Drawn(nn.Module):
+    """A stem, some blocks and a head for 32x32 pixels, drawn from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        rng = random.Random(seed)
+        channels = rng.choice([4, 8, 12])
+        window = rng.choice([1, 3, 5])
+        self.stem = nn.Conv2d(3, channels, window, rng.choice([1, 2]), window // 2)
+        self.norm = nn.BatchNorm2d(channels)
+        self.clamp = nn.Hardtanh(*rng.choice([(-1.0, 1.0), (-0.75, 1.0), (-1.0, 1.25)]))
+        blocks: list[nn.Module] = []
+        for _ in range(rng.choice([1, 2, 3])):
+            wider = channels + 2 * rng.choice([1, 2])
+            block = rng.choice(
+                [
+                    lambda: (Plain(channels, wider, pool=rng.random() < 0.5), wider),
+                    lambda: (Twice(channels), channels),
+                    lambda: (PaddingBlock(channels, wider, 2, learned_scale=True), wider),
+                    lambda: (ImageNetBlock(channels, wider, 2, learned_scale=True), wider),
+                ]
+            )()
+            blocks.append(block[0])
+            channels = block[1]
+        self.blocks = nn.Sequential(*blocks)
+        self.last = BinaryConv2d(channels, channels, 3, 1, 1)
+        self.last_norm = nn.BatchNorm2d(channels)
+        self.last_act = rng.choice([nn.Hardtanh(), nn.PReLU(channels)])
+        self.pool = nn.AdaptiveAvgPool2d(1) if isinstance(self.last_act, nn.Hardtanh) else nn.Identity()
+        features = self.pool(self.last(self.eval()._trunk(torch.zeros(1, 3, 32, 32)))).numel()
+        self.head = nn.Linear(features, 7)
+        randomised(self, seed, binary=0.1)
+        for module in self.modules():
+            if isinstance(module, BinaryConv2d):
+                module.zero = rng.choice([0, 1])
+            elif isinstance(module, Plain):
+                nn.init.constant_(module.norm.running_var, 30.0)  # dots are large, as their scale is derived
+
+    def _trunk(self, x: Tensor) -> Tensor:
+        return self.blocks(self.clamp(self.norm(self.stem(x))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.last_act(self.last_norm(self.last(self._trunk(x))))
+        return self.head(self.pool(x).flatten(1))
