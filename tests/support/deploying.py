@@ -41,6 +41,18 @@ class Twice(nn.Module):
         return F.hardtanh(self.norm(self.conv(F.hardtanh(y + x))) + y)
 
 
+def draw_block(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
+    """A block, and how many channels it gives."""
+    kind, wider = rng.choice(["plain", "pooled", "twice", "padded", "real"]), channels + 2 * rng.choice([1, 2])
+    if kind == "twice":
+        return Twice(channels), channels
+    if kind == "padded":
+        return PaddingBlock(channels, wider, 2, learned_scale=True), wider
+    if kind == "real":
+        return ImageNetBlock(channels, wider, 2, learned_scale=True), wider
+    return Plain(channels, wider, pool=kind == "pooled"), wider
+
+
 class Drawn(nn.Module):
     """A stem, some blocks and a head for 32x32 pixels, drawn from a seed."""
 
@@ -54,17 +66,8 @@ class Drawn(nn.Module):
         self.clamp = nn.Hardtanh(*rng.choice([(-1.0, 1.0), (-0.75, 1.0), (-1.0, 1.25)]))
         blocks: list[nn.Module] = []
         for _ in range(rng.choice([1, 2, 3])):
-            wider = channels + 2 * rng.choice([1, 2])
-            block = rng.choice(
-                [
-                    lambda: (Plain(channels, wider, pool=rng.random() < 0.5), wider),
-                    lambda: (Twice(channels), channels),
-                    lambda: (PaddingBlock(channels, wider, 2, learned_scale=True), wider),
-                    lambda: (ImageNetBlock(channels, wider, 2, learned_scale=True), wider),
-                ]
-            )()
-            blocks.append(block[0])
-            channels = block[1]
+            block, channels = draw_block(rng, channels)
+            blocks.append(block)
         self.blocks = nn.Sequential(*blocks)
         self.last = BinaryConv2d(channels, channels, 3, 1, 1)
         self.last_norm = nn.BatchNorm2d(channels)

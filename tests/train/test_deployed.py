@@ -118,7 +118,7 @@ def test_layers_made_known() -> None:
 
 
 def test_it_follows_the_weights(tmp_path: Any) -> None:
-    """Steps of an optimizer, load_state_dict: what counts are the weights at the call. The file is that of an export."""
+    """Steps of an optimizer, load_state_dict: what counts are the weights at the call."""
     model = freeze(randomised(Gentle(), 7).train())
     deployed = Deployed(model, CIFAR, stem="int8")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -243,7 +243,7 @@ def test_other_images(images: Tensor, words: str) -> None:
 def test_networks_without_an_integer_form() -> None:
     with pytest.raises(ExportError, match="conv1: its result is not clamped"):
         Deployed(create("cResNet18", 10), CIFAR)
-    with pytest.raises(ExportError, match="3 problem|SELU"):
+    with pytest.raises(ExportError, match="SELU"):
         Deployed(nn.Sequential(randomised(Gentle(), 1), nn.SELU()), CIFAR)
     with pytest.raises(ExportError, match="weights is 'int4'; known are int16, int8"):
         Deployed(randomised(Gentle(), 1), CIFAR, weights="int4")

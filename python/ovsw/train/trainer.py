@@ -94,8 +94,7 @@ def start(
         raise ValueError(f"the recipe {wanted if config.teacher else 'has no teacher'}")
     if config.second_step and init is None and not (folder / "last.pth").is_file():
         raise ValueError("the recipe is the second of two steps: --init FILE gives the checkpoint of the first")
-    if config.deployed_epochs:
-        _check_deployed(config, amp)
+    _check_deployed(config, amp)
     world = join_world(device)
     if device == "cuda" and world.size > 1:
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
@@ -134,27 +133,31 @@ def _check_deployed(config: TrainConfig, amp: bool) -> None:
     """What cannot go with deployed epochs is refused before the first epoch, not when they come."""
     if not 0 <= config.deployed_epochs <= config.epochs:
         raise ValueError(f"train.deployed_epochs is {config.deployed_epochs}, of {config.epochs} epochs in all")
+    for key, known in (("weights", ("int16", "int8")), ("stem", ("int16", "int8", ""))):
+        if (width := getattr(config, f"deployed_{key}")) not in known:
+            raise ValueError(f"train.deployed_{key} is '{width}'; known are int16, int8")
     other = {
         "train.compile": config.compile,
         "train.sync_bn": config.sync_bn,
         "--amp": amp,
         "torchrun": int(os.environ.get("WORLD_SIZE", "1")) > 1,
     }
-    for what in (name for name, used in other.items() if used):
-        raise ValueError(f"train.deployed_epochs is {config.deployed_epochs}, which does not go with {what}")
+    for what, used in other.items():
+        if used and config.deployed_epochs:
+            raise ValueError(f"train.deployed_epochs is {config.deployed_epochs}, which does not go with {what}")
 
 
 def _deployed(run: Run) -> Deployed:
-    net, config = run.recipe.network, run.recipe.train
-    for key in ("deployed_weights", "deployed_stem"):
-        if getattr(config, key) not in ("int16", "int8", *([""] if key == "deployed_stem" else [])):
-            raise ValueError(f"train.{key} is '{getattr(config, key)}'; known are int16, int8")
+    name, config = run.recipe.network.name, run.recipe.train
     try:
-        return Deployed(run.model, network(net.name).input, config.deployed_weights, config.deployed_stem or None)
+        return Deployed(run.model, network(name).input, config.deployed_weights, config.deployed_stem or None)
     except ExportError as e:
-        more = f" (and {len(e.problems) - 1} more)" if len(e.problems) > 1 else ""
-        reason = [*e.problems, str(e)][0] + more
-        raise ValueError(f"train.deployed_epochs: {net.name} has no integer form: {reason}") from None
+        raise ValueError(f"train.deployed_epochs: {name} has no integer form: {_one_line(e)}") from None
+
+
+def _one_line(e: ExportError) -> str:
+    more = f" (and {len(e.problems) - 1} more)" if len(e.problems) > 1 else ""
+    return (e.problems[0] if e.problems else str(e)) + more
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:
@@ -259,6 +262,7 @@ def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, fl
     if run.deployed is not None:
         freeze(run.model)
     forward = run.deployed or run.forward
+    where = f"in epoch {run.epoch + 1}; the last checkpoint is intact"
     loss_sum, correct, seen = 0.0, 0.0, 0.0
     batches = _train_batches(recipe, split, run.seed, run.epoch, run.world)
     count = -(-len(split) // recipe.train.batch)
@@ -268,9 +272,12 @@ def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, fl
             x, y = images.to(run.device), labels.to(run.device)
             if recipe.train.channels_last:
                 x = x.contiguous(memory_format=torch.channels_last)
-            with torch.autocast(run.device.type, enabled=run.scaler.is_enabled()):
-                logits = forward(x)
-                loss = _loss(run, x, y, logits)
+            try:
+                with torch.autocast(run.device.type, enabled=run.scaler.is_enabled()):
+                    logits = forward(x)
+                    loss = _loss(run, x, y, logits)
+            except ExportError as e:  # at a rate that is too high for frozen batch norms they grow out of all bounds
+                raise RuntimeError(f"the weights have lost their integer form {where}: {_one_line(e)}") from None
             run.optimizer.zero_grad()
             run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             run.scaler.unscale_(run.optimizer)
@@ -279,7 +286,7 @@ def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, fl
             run.scaler.update()
             value = loss.item()
             if not np.isfinite(value):
-                raise RuntimeError(f"the loss is {value} in epoch {run.epoch + 1}; the last checkpoint is intact")
+                raise RuntimeError(f"the loss is {value} {where}")
             loss_sum += value * len(y)
             correct += int((logits.argmax(1) == y).sum())
             seen += len(y)
