@@ -59,6 +59,7 @@ class Drawn(nn.Module):
     def __init__(self, seed: int) -> None:
         super().__init__()
         rng = random.Random(seed)
+        torch.manual_seed(seed)
         channels = rng.choice([4, 8, 12])
         window = rng.choice([1, 3, 5])
         self.stem = nn.Conv2d(3, channels, window, rng.choice([1, 2]), window // 2)
