@@ -28,8 +28,24 @@ class Plain(nn.Module):
         return self.drop(F.hardtanh(self.norm(self.pool(self.conv(x)))))
 
 
+class Uncentred(nn.Module):
+    """Signs of maps whose numbers have no half step between -1 and 0: sums that no op scales, channels of zeros."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = BinaryConv2d(channels, channels, 3, 1, 1, learned_scale=True)
+        self.first_norm = nn.BatchNorm2d(channels)
+        self.second = BinaryConv2d(channels + 2, channels, 3, 1, 1, learned_scale=True)
+        self.second_norm = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.hardtanh(self.first_norm(self.first(x)))
+        padded = F.pad(F.hardtanh(x + y), (0, 0, 0, 0, 1, 1))
+        return F.hardtanh(self.second_norm(self.second(padded)))
+
+
 class Twice(nn.Module):
-    """One layer called twice, and a sum that no op scales: its numbers have no half step between -1 and 0."""
+    """One layer called twice, before either result is used."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -37,13 +53,19 @@ class Twice(nn.Module):
         self.norm = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.hardtanh(self.norm(self.conv(x)))
-        return F.hardtanh(self.norm(self.conv(F.hardtanh(y + x))) + y)
+        one, two = self.conv(x), self.conv(F.max_pool2d(x, 3, 1, 1))
+        y = F.hardtanh(self.norm(one))
+        return F.hardtanh(self.norm(two) + y)
 
 
 def draw_block(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
     """A block, and how many channels it gives."""
-    kind, wider = rng.choice(["plain", "pooled", "twice", "padded", "real"]), channels + 2 * rng.choice([1, 2])
+    kind, wider = (
+        rng.choice(["plain", "pooled", "uncentred", "twice", "padded", "real"]),
+        channels + 2 * rng.choice([1, 2]),
+    )
+    if kind == "uncentred":
+        return Uncentred(channels), channels
     if kind == "twice":
         return Twice(channels), channels
     if kind == "padded":
