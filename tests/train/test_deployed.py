@@ -100,6 +100,16 @@ def test_a_wide_average_and_a_large_stem() -> None:
     assert_bits_of_the_file(randomised(model, 0), CIFAR, {})
 
 
+def test_under_autocast() -> None:
+    """Dots go beyond what bfloat16 holds: 8 bits."""
+    deployed = Deployed(freeze(create("cResNet20", 10).train()), CIFAR)
+    pixels = random_pixels(CIFAR)
+    expected = deployed(pixels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = deployed(pixels)
+    np.testing.assert_array_equal(found.detach().numpy(), expected.detach().numpy())
+
+
 def test_weights_of_zero_count_as_plus() -> None:
     """In the layer's own forward they count nothing, with the sign of zero that recipes have."""
     model = randomised(Gentle(), 4)
@@ -265,6 +275,8 @@ def test_networks_without_an_integer_form() -> None:
         Deployed(create("cResNet18", 10), CIFAR)
     with pytest.raises(ExportError, match="SELU"):
         Deployed(nn.Sequential(randomised(Gentle(), 1), nn.SELU()), CIFAR)
+    with pytest.raises(ExportError, match=r"stem\.0\.weight is float64, expected float32 weights"):
+        Deployed(randomised(Gentle(), 1).double(), CIFAR)
     with pytest.raises(ExportError, match="weights is 'int4'; known are int16, int8"):
         Deployed(randomised(Gentle(), 1), CIFAR, weights="int4")
     with pytest.raises(ExportError, match="stem is 'int4'; known are int16, int8"):

@@ -67,6 +67,9 @@ class Deployed:
             if width not in WIDTHS:
                 raise ExportError(f"{what} is {width!r}; known are {', '.join(WIDTHS)}")
         self.model, self.spec, self.weights, self.stem = unwrapped(model), spec, weights, stem
+        for name, parameter in self.model.named_parameters():
+            if parameter.dtype != torch.float32:
+                raise ExportError(f"{name} is {_kind(parameter)}, expected float32 weights")
         calls = recorded(in_eval(self.model, torch.float32), spec.shape).graph
         self.calls = fx.GraphModule(self.model, calls)
         self._lowered()
@@ -77,6 +80,10 @@ class Deployed:
         Normalised values are rounded to pixels first. Raises ValueError if a batch norm or dropout is not frozen.
         """
         self._check(images)
+        with torch.autocast(images.device.type, enabled=False):  # half precision does not hold the sums
+            return self._logits(images)
+
+    def _logits(self, images: Tensor) -> Tensor:
         ops, anchors, layers = self._lowered()
         spec, as_pixels = self.spec, images.dtype == torch.uint8
         image = images.float() if as_pixels else pixels(images.detach(), spec.mean, spec.std)
@@ -91,7 +98,7 @@ class Deployed:
     def _check(self, images: Tensor) -> None:
         if tuple(images.shape[1:]) != self.spec.shape or images.dtype not in (torch.float32, torch.uint8):
             shape = ", ".join(map(str, self.spec.shape))
-            found = f"{str(images.dtype).removeprefix('torch.')} {tuple(images.shape)}"
+            found = f"{_kind(images)} {tuple(images.shape)}"
             raise ValueError(f"the images are {found}, expected float32 or uint8 (n, {shape})")
         if images.dtype == torch.float32 and not torch.isfinite(images).all():
             raise ValueError("the images hold values that are not finite")
@@ -128,6 +135,10 @@ class Deployed:
         layer = self.calls.get_submodule(str(call.target)) if call.op == "call_module" else None
         plain = type(layer) is BinaryConv2d and layer.tau is None
         return plain and bool((np.abs(node.scale) > 1e-20).all() and (node.weight != 0).all())
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 class _Surrogate(fx.Interpreter):
