@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ovsw.datasets import IMAGE_SUFFIXES, DataError, FolderSet, MemorySet, open_split
 from ovsw.export.errors import ExportError
 from ovsw.image import load_pixels
 from ovsw.networks import InputSpec
 from ovsw.text import dims
-from ovsw.train.data import IMAGE_SUFFIXES, DataError, FolderSet, MemorySet, open_split
 
 _BATCH = 50
 

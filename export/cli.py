@@ -65,10 +65,8 @@ def options(p: argparse.ArgumentParser) -> None:
         default="auto",
         help="arithmetic of the file (default: integer where the network allows it, else float)",
     )
-    p.add_argument(
-        "--weights", choices=_WIDTHS, default="int16", help="real weights in integer files (default: %(default)s)"
-    )
-    p.add_argument("--stem", choices=_WIDTHS, help="those of the first layer (default: as --weights)")
+    p.add_argument("--weights", choices=_WIDTHS, help="real weights in integer files (default: as trained, else int16)")
+    p.add_argument("--stem", choices=_WIDTHS, help="those of the first layer (default: as trained, else as --weights)")
     p.add_argument(
         "--zero-weights",
         choices=("refuse", "plus"),

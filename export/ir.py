@@ -133,9 +133,17 @@ Users = dict[Node, list[Node]]
 
 @dataclass
 class Graph:
-    """Nodes in an order in which they can be computed; the last one's value is the network's output."""
+    """Nodes in an order in which they can be computed; the last one's value is the network's output.
+
+    `became` says of every node of the graph that a front end made which node has its value now. That one need not be
+    part of the graph any more.
+    """
 
     nodes: list[Node] = field(default_factory=list)
+    became: dict[Node, Node] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.became = self.became or {node: node for node in self.nodes}
 
     @property
     def output(self) -> Node:
@@ -176,7 +184,8 @@ def rewrite(graph: Graph, rule: Callable[[Node, list[Node], Users], Node]) -> Gr
     users = graph.users()
     for node in graph.nodes:
         new[node] = rule(node, [new[source] for source in node.inputs], users)
-    return Graph(reachable(new[graph.output]))
+    became = {first: new[last] for first, last in graph.became.items() if last in new}
+    return Graph(reachable(new[graph.output]), became)
 
 
 def affine(name: str, x: Node, scale: np.ndarray, offset: np.ndarray) -> Affine:

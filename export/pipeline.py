@@ -36,7 +36,8 @@ class ExportOptions:
 
     `arch` and `input_size` are for checkpoints. `labels` is a file, the name of a built-in list, "none", or the names.
     `numerics` is "auto" (integer where the network allows it), "integer" or "float". `weights` and `stem` are the
-    widths of real weights in integer files, "int16" or "int8".
+    widths of real weights in integer files, "int16" or "int8"; usual are those in whose arithmetic the checkpoint was
+    trained, else int16.
     """
 
     arch: str | None = None
@@ -45,7 +46,7 @@ class ExportOptions:
     std: Sequence[float] | None = None
     labels: str | Sequence[str] | None = None
     numerics: str = "auto"
-    weights: str = "int16"
+    weights: str | None = None
     stem: str | None = None
     zero_weights: str = "refuse"
     verify: int = 4
@@ -112,7 +113,7 @@ def export_module(
     resize: int | None = None,
     labels: str | Sequence[str] | None = None,
     numerics: str = "auto",
-    weights: str = "int16",
+    weights: str | None = None,
     stem: str | None = None,
     zero_weights: str = "refuse",
     verify: int = 4,
@@ -179,14 +180,13 @@ def export_source(source: Source, output: str | os.PathLike[str], options: Expor
     if options.numerics != "float":
         if spec.labels in BUILTIN:
             metadata = {**metadata, "labels": spec.labels}
-        how = ("integer", options.weights, options.stem)
         try:
-            model, more = build(source.graph, spec.mean, spec.std, metadata, *how)
+            model, more = build(source.graph, spec.mean, spec.std, metadata, "integer", *_widths(source, options))
             integer = Candidate(model)
             warnings += more
         except NotIntegerError as e:
             reason = str(e)
-            if options.numerics == "integer" or options.weights != "int16" or options.stem is not None:
+            if options.numerics == "integer" or options.weights == "int8" or options.stem is not None:
                 raise ExportError(f"the network cannot be exported with --numerics integer: {e}") from None
     count, chosen = options.verify, integer or floats
     verification = verify(source, floats, count) if count else None  # that the network was read right
@@ -235,15 +235,22 @@ def _check_target(target: Path, force: bool, source: Path | None = None) -> None
 def _check_choices(options: ExportOptions) -> None:
     choices = (
         ("numerics", options.numerics, ("auto", "integer", "float")),
-        ("weights", options.weights, ("int16", "int8")),
+        ("weights", options.weights, (None, "int16", "int8")),
         ("stem", options.stem, (None, "int16", "int8")),
         ("zero-weights", options.zero_weights, ("refuse", "plus")),
     )
     for what, value, known in choices:
         if value not in known:
             raise ExportError(f"--{what} is {value!r}; known are {', '.join(filter(None, known))}")
-    if options.numerics == "float" and (options.weights != "int16" or options.stem is not None):
+    if options.numerics == "float" and (options.weights == "int8" or options.stem is not None):
         raise ExportError("--weights and --stem are for integer files, --numerics float has none")
+
+
+def _widths(source: Source, options: ExportOptions) -> tuple[str, str]:
+    """Of the real weights and the stem's: as asked for, as the network was trained, or 16 bits."""
+    weights = options.weights or source.deployed.get("weights", "int16")
+    trained = options.weights is None and "stem" in source.deployed
+    return weights, options.stem or (source.deployed["stem"] if trained else weights)
 
 
 def _image_shape(example: torch.Tensor | Sequence[int]) -> tuple[int, int, int]:

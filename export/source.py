@@ -25,6 +25,7 @@ class Source:
         parameters: how many it has, for a comparison of sizes.
         learned_scale: whether the binary layers' scales were trained.
         path: the file that it was read from, if any.
+        deployed: the widths of `weights` and `stem` in whose arithmetic it was trained, if any.
         warnings: what the front end has to say.
     """
 
@@ -35,6 +36,7 @@ class Source:
     parameters: int
     learned_scale: bool = False
     path: Path | None = None
+    deployed: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     @property

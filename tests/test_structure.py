@@ -50,6 +50,7 @@ def test_imports_go_down(path: str) -> None:
     places = {
         "ovsw": "python/ovsw",
         "ovsw.nn": "python/ovsw/nn",
+        "ovsw.datasets": "python/ovsw/datasets",
         "ovsw.train": "python/ovsw/train",
         "ovsw.export": "export",
         "ovsw.export.frontend": "export/frontend",

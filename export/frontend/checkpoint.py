@@ -39,14 +39,22 @@ def source(path: Path, arch: str | None = None, input_size: int | None = None) -
     given = spec.input.at(size)
     if _classes(spec, state) != spec.num_classes:
         given = replace(given, labels=())
-    return torch_module.source(_filled(path, spec, state, size), given, spec.name, path)
+    found = torch_module.source(_filled(path, spec, state, size), given, spec.name, path)
+    deployed = _written(checkpoint, "ovsw", "deployed")
+    found.deployed = {key: deployed[key] for key in ("weights", "stem") if deployed.get(key) in ("int16", "int8")}
+    return found
 
 
 def _has_real_weights(checkpoint: Any) -> bool:
     """Whether ovsw-train has written it with `network.binary_weights=false`; the tensors alone do not tell."""
-    for key in ("ovsw", "recipe", "network"):
+    return _written(checkpoint, "ovsw", "recipe", "network").get("binary_weights") is False
+
+
+def _written(checkpoint: Any, *keys: str) -> Mapping[str, Any]:
+    """What ovsw-train has written beside the weights, if it has."""
+    for key in keys:
         checkpoint = checkpoint.get(key) if isinstance(checkpoint, Mapping) else None
-    return isinstance(checkpoint, Mapping) and checkpoint.get("binary_weights") is False
+    return checkpoint if isinstance(checkpoint, Mapping) else {}
 
 
 def _classes(spec: NetworkSpec, state: dict[str, Tensor]) -> int:

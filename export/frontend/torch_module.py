@@ -29,7 +29,7 @@ Converter = Callable[[str, list[ir.Node], ir.Shape, Any], ir.Node]
 
 def source(model: nn.Module, spec: InputSpec, name: str, path: Path | None = None) -> Source:
     """A module in eval mode as a source. It is not changed, nor are its weights copied where that can be avoided."""
-    model = _unwrapped(model)
+    model = unwrapped(model)
     return Source(
         name,
         trace(in_eval(model, torch.float32), spec.shape),
@@ -90,7 +90,7 @@ def in_eval(model: nn.Module, dtype: torch.dtype) -> nn.Module:
         raise ExportError(f"{type(model).__name__} cannot be copied: {_line(e)}") from None
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """The network itself, without DataParallel, DistributedDataParallel or torch.compile around it."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     while isinstance(model, wrappers) or isinstance(getattr(model, "_orig_mod", None), nn.Module):
@@ -129,6 +129,11 @@ class _Shapes(fx.Interpreter):
 
 def trace(model: nn.Module, input_shape: ir.Shape) -> ir.Graph:
     """The graph of `model` in eval mode for one image of `input_shape`."""
+    return converted(recorded(model, input_shape))[0]
+
+
+def recorded(model: nn.Module, input_shape: ir.Shape) -> fx.GraphModule:
+    """The calls that `model` makes in eval mode for one image of `input_shape`, each with the shape of its result."""
     try:
         module = fx.GraphModule(model, _Tracer().trace(model))
     except (TypeError, ValueError, RuntimeError, fx.proxy.TraceError) as e:
@@ -138,7 +143,13 @@ def trace(model: nn.Module, input_shape: ir.Shape) -> ir.Graph:
             _Shapes(module).run(torch.zeros(1, *input_shape))
     except Exception as e:  # whatever the network's own code raises for an input it does not fit
         raise ExportError(f"{type(model).__name__} does not take an input of {input_shape}: {_line(e)}") from None
-    return _Converter(module).convert()
+    return module
+
+
+def converted(module: fx.GraphModule) -> tuple[ir.Graph, dict[fx.Node, ir.Node]]:
+    """The graph of recorded calls with the numbers that the module has now, and the node that each call became."""
+    converter = _Converter(module)
+    return converter.convert(), converter.nodes
 
 
 def _line(e: Exception) -> str:
@@ -230,12 +241,15 @@ def _get(m: Any, name: str, default: Any = None) -> Any:
     return m.get(name, default) if isinstance(m, dict) else getattr(m, name, default)
 
 
+# In one layout, whatever the module's is: numpy's sums depend on it in the last bit.
+
+
 def _f64(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().double().numpy()
+    return tensor.detach().to("cpu", torch.float64).contiguous().numpy()
 
 
 def _f32(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().float().numpy()
+    return tensor.detach().to("cpu", torch.float32).contiguous().numpy()
 
 
 # One converter per kind of layer. Each takes (name, inputs, shape, module), or the arguments for a function.
@@ -259,9 +273,18 @@ def _binary_conv(name: str, inputs: list[ir.Node], shape: ir.Shape, m: BinaryCon
         return ir.Unsupported(name, inputs, shape, f"binary convolution with {fault} is not supported")
     if not m.binary_weights:
         return ir.Unsupported(name, inputs, shape, "its weights are real: binary_weights is False")
-    scale = copy.deepcopy(m).double().scale()  # derived ones in float64 as well
     geometry = (_pair(m.kernel_size), _pair(m.stride), _pair(m.padding))
-    return ir.BinaryConv(name, inputs, shape, *geometry, weight=_f32(m.weight), scale=_f64(scale))
+    return ir.BinaryConv(name, inputs, shape, *geometry, weight=_f32(m.weight), scale=_f64(_wide(m).scale()))
+
+
+def _wide(m: BinaryConv2d) -> BinaryConv2d:
+    """The layer with its numbers in float64, so that derived scales are, too."""
+    wide = copy.copy(m)
+    wide._parameters = {
+        name: None if p is None else nn.Parameter(p.detach().to("cpu", torch.float64).contiguous(), False)
+        for name, p in m._parameters.items()
+    }
+    return wide
 
 
 def _conv(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.Conv2d) -> ir.Node:

@@ -18,16 +18,28 @@ class Constants:
     fits: np.ndarray
 
 
-def largest_shift(most: int, at: Callable[[int], tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Constants:
+def largest_shift(most: int, at: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Constants:
     """Per channel, the constants at the largest shift for which they fit; at 0 where they never do.
 
-    `at(s)` gives weights or multipliers, offsets, and whether they fit.
+    `at` gets all shifts at once, as a column, and gives multipliers, offsets, and whether they fit, a row for each.
     """
-    weight, offset, fits = at(0)
-    shift = np.zeros(len(offset), np.int64)
-    for s in range(1, most + 1):
+    weight, offset, fits = at(np.arange(most + 1)[:, None])
+    ever = np.logical_or.reduce(fits)
+    shift = np.where(ever, most - np.argmax(fits[::-1], axis=0), 0)
+    channel = np.arange(len(shift))
+    return Constants(weight[shift, channel], offset[shift, channel], shift, ever)
+
+
+def largest_shift_of_weights(most: int, at: Callable[[int], tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Constants:
+    """The same for whole filters, of which only those for one shift are held at a time."""
+    weight, offset, fits = at(most)
+    shift = np.full(len(offset), most)
+    for s in reversed(range(most)):
+        if fits.all():
+            break
         w, o, ok = at(s)
-        weight[ok], offset[ok], shift[ok] = w[ok], o[ok], s
+        left = ~fits
+        weight[left], offset[left], shift[left] = w[left], o[left], s
         fits = fits | ok
     return Constants(weight, offset, shift, fits)
 
@@ -80,11 +92,11 @@ class Line:
         self.y = np.where(self.a == 0, 0.0, np.clip(np.rint(-self.b / safe), -self.largest, self.largest))
         self.value = self.a * self.y + self.b
 
-    def at(self, s: int) -> tuple[np.ndarray, np.ndarray]:
-        """Multipliers and offsets for a shift of s, whether they fit or not."""
+    def at(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Multipliers and offsets for shifts of s, whether they fit or not."""
         m = np.clip(rounded(self.a * 2.0**s), -(1 << 31), 1 << 31)
         return m, floored(self.value * 2.0**s) - m * self.y.astype(np.int64)
 
 
-def shifted(sums: np.ndarray, s: int) -> np.ndarray:
+def shifted(sums: np.ndarray, s: np.ndarray) -> np.ndarray:
     return -(-sums >> s)

@@ -19,7 +19,16 @@ import numpy as np
 
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
-from ovsw.export.passes.constants import Line, floored, largest_shift, like_pixels, rounded, rounded_together, shifted
+from ovsw.export.passes.constants import (
+    Line,
+    floored,
+    largest_shift,
+    largest_shift_of_weights,
+    like_pixels,
+    rounded,
+    rounded_together,
+    shifted,
+)
 from ovsw.export.passes.fuse import Fused
 from ovsw.export.passes.legalize import is_integer_clamp
 from ovsw.export.passes.lower import Lowered, channels_last
@@ -227,7 +236,7 @@ class _Quantizer:
             line.a = np.where(steep, 32767, line.a)
             line.value = np.where(steep, np.clip(line.value, -65534, 65534), line.value)
 
-        def at(s: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        def at(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             m, o = line.at(s)
             sums = np.where(m <= 32767, m, 0) * taps + np.abs(o)
             return m, o, (m <= 32767) & (sums <= INT32) & (shifted(sums, s) <= room)
@@ -285,7 +294,7 @@ class _Quantizer:
             small = size.max(axis=(1, 2, 3)) <= unit * _PEAK[width]
             return weight, o, small & (sums <= INT32) & (sums / 2**s + 1 <= room)
 
-        best = largest_shift(31, at)
+        best = largest_shift_of_weights(31, at)
         if not best.fits.all():
             count = int((~best.fits).sum())
             self.refuse(op.name, f"{count} channels have weights or offsets too large for {width} bits")
@@ -313,7 +322,7 @@ class _Quantizer:
         line = Line(a / taps, b * steps + a * source.centre + residual.centre, source.peak * taps)
         room = INT32 - 32768 - residual.limit
 
-        def at(s: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        def at(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             m, o = line.at(s)
             size, far = np.minimum(np.abs(m), 32768), np.minimum(np.abs(o), INT32 + 1)
             sums = _LIMIT * taps * size + far
@@ -351,7 +360,7 @@ class _Quantizer:
         classes = len(core.weight)
         a, b = _scale_and_offset(op, classes)
         pixels = core.weight.shape[1] // len(source.centre)
-        b = b + a * (core.weight @ np.tile(source.centre, pixels)) / source.steps
+        b = b + a * (core.weight * np.tile(source.centre, pixels)).sum(axis=1) / source.steps
         fraction = round(np.log2(source.steps))
         w = core.weight.astype(np.float64) * a[:, None] * (2.0**fraction / source.steps)
         peak = _PEAK[self.width]

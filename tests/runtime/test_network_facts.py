@@ -68,7 +68,7 @@ def test_normalised_is_what_the_engine_computes_from_pixels() -> None:
 @pytest.mark.parametrize("name", ["cresnet20", "resnet18"])
 def test_the_trainer_evaluates_a_folder_as_the_engine_does(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from ovsw.train.data import FolderSet
+    from ovsw.datasets import FolderSet
     from ovsw.train.trainer import _Decoded
 
     path, spec = tmp_path / "photo.png", network(name).input

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ovsw.datasets import MemorySet
 from ovsw.train import trainer
-from ovsw.train.data import MemorySet
 
 QUICK = ["data.kind=synthetic", "train.epochs=3", "train.batch=32", "train.lr=0.05", "train.warmup=1"]
 

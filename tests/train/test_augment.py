@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ovsw.datasets import crop_box
 from ovsw.train import augment
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -45,7 +46,7 @@ def test_crop_boxes() -> None:
     rng = np.random.default_rng(0)
     areas = []
     for _ in range(500):
-        top, left, h, w = augment.crop_box(60, 80, (0.08, 1.25), rng)
+        top, left, h, w = crop_box(60, 80, (0.08, 1.25), rng)
         assert 0 <= top <= 60 - h
         assert 0 <= left <= 80 - w
         assert 0.70 < w / h < 1.40

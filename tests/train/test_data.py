@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ovsw.train.data import DataError, FolderSet, MemorySet, open_split
+from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
 
 from support import pickles, shared
 from support.training import image_folder
@@ -145,7 +145,7 @@ def test_cifar_that_holds_pointers(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from ovsw.train.data import DataError, open_split
+from ovsw.datasets import DataError, open_split
 try:
     open_split("cifar10", Path(sys.argv[1]), "test")
 except DataError as e:

@@ -16,11 +16,11 @@ from PIL import Image
 from torch import nn
 
 from ovsw import Engine
+from ovsw.datasets import MemorySet, open_split
 from ovsw.export.cli import main as export_main
 from ovsw.networks import network
 from ovsw.nn import create
 from ovsw.train import augment, cli, flips, landscape, trainer
-from ovsw.train.data import MemorySet, open_split
 
 from support.training import QUICK, arguments, assert_same, few_images, image_folder
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ovsw import Engine
+from ovsw.datasets import FolderSet, MemorySet
 from ovsw.export.cli import main as export_main
 from ovsw.nn import binary_layers, float_network, native
 from ovsw.train import OvSW, augment, cli, trainer
-from ovsw.train.data import FolderSet, MemorySet
 from ovsw.train.recipe import load_recipe, set_values
 
 from support import oracle, shared

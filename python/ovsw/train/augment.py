@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
+
+from ovsw.datasets import crop_box
 
 # PCA lighting as in the released code: rows of this matrix are weighted by the eigenvalues (the classical form weights
 # the columns of another arrangement).
@@ -31,22 +32,6 @@ def random_flip(images: Tensor, generator: Generator) -> Tensor:
     """Each image mirrored with probability one half."""
     mirrored = torch.rand(len(images), generator=generator) < 0.5
     return torch.where(mirrored[:, None, None, None], images.flip(3), images)
-
-
-def crop_box(height: int, width: int, scale: Sequence[float], rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """Top, left, height, width of a random crop of `scale` of the area and an aspect ratio of 3/4 to 4/3.
-
-    A scale above 1 asks for more than the image; such tries fail and are drawn again, ten times in all, and then the
-    largest allowed centre is taken.
-    """
-    for _ in range(10):
-        area = height * width * rng.uniform(scale[0], scale[1])
-        ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
-    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
-    return (height - h) // 2, (width - w) // 2, h, w
 
 
 def random_resized_crop(images: Tensor, size: int, scale: Sequence[float], generator: Generator) -> Tensor:

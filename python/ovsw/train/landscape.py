@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ovsw.cli import command
+from ovsw.datasets import MemorySet
 from ovsw.networks import network
 from ovsw.nn.checkpoint import read_run
 from ovsw.train import augment
-from ovsw.train.data import MemorySet
 from ovsw.train.flips import pyplot
 from ovsw.train.recipe import from_dict
 from ovsw.train.trainer import build_model, open_data

@@ -63,6 +63,9 @@ class TrainConfig:
     sync_bn: bool = False  # with several processes: batch norm over the whole batch
     channels_last: bool = False  # maps with channels innermost: for GPUs
     compile: bool = False  # torch.compile
+    deployed_epochs: int = 0  # so many last ones in the arithmetic of the exported file, batch norms frozen
+    deployed_weights: str = "int16"  # real weights of that file: int16 or int8
+    deployed_stem: str = ""  # those of its first layer; as the others if empty
     seeds: list[int] = field(default_factory=lambda: [46])
 
 

@@ -12,7 +12,7 @@ import io
 import os
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
@@ -26,20 +26,22 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
+from ovsw.export.errors import ExportError
 from ovsw.format import replace_file
 from ovsw.networks import InputSpec, network
 from ovsw.nn import binary_layers, create, float_network
 from ovsw.nn.checkpoint import read, read_run, state_dict
 from ovsw.train import augment
-from ovsw.train.data import DataError, FolderSet, MemorySet, open_split
+from ovsw.train.deployed import Deployed, freeze
 from ovsw.train.distributed import World, join_world, sync_batch_norms
 from ovsw.train.method import OvSW
 from ovsw.train.optim import learning_rate, make_optimizer
-from ovsw.train.recipe import Recipe, as_dict
+from ovsw.train.recipe import Recipe, TrainConfig, as_dict
 
 METRICS = (
     *("epoch", "lr", "loss", "train_acc1", "test_acc1", "test_acc5"),
-    *("flip_rate", "silent_share", "never_flipped", "seconds"),
+    *("flip_rate", "silent_share", "never_flipped", "deployed", "seconds"),
 )
 Split = Union[MemorySet, FolderSet]
 
@@ -53,16 +55,22 @@ class Run:
     seed: int
     device: torch.device
     model: nn.Module
-    forward: nn.Module  # the model, wrapped if there are several processes
+    forward: Callable[[Tensor], Tensor]  # the model, wrapped if there are several processes
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ovsw: OvSW
+    file: Deployed | None = None  # the model as its exported file computes, if the last epochs are to
     teacher: nn.Module | None = None
     teacher_crc: int = 0
     world: World = field(default_factory=World)
     epoch: int = 0
     best: float = 0.0
     metrics: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def deployed(self) -> Deployed | None:
+        """What computes the epoch under way, if that is one of the deployed ones."""
+        return self.file if self.epoch >= self.recipe.train.epochs - self.recipe.train.deployed_epochs else None
 
 
 def start(
@@ -86,6 +94,7 @@ def start(
         raise ValueError(f"the recipe {wanted if config.teacher else 'has no teacher'}")
     if config.second_step and init is None and not (folder / "last.pth").is_file():
         raise ValueError("the recipe is the second of two steps: --init FILE gives the checkpoint of the first")
+    _check_deployed(config, amp)
     world = join_world(device)
     if device == "cuda" and world.size > 1:
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
@@ -110,12 +119,45 @@ def start(
     if config.compile:
         forward = torch.compile(forward)  # type: ignore[assignment]
     run = Run(recipe, folder, seed, torch.device(device), model, forward, optimizer, scaler, ovsw, world=world)
+    if config.deployed_epochs:
+        run.file = _deployed(run)
     if teacher is not None:
         run.teacher = float_network(config.teacher, recipe.network.num_classes)
         _load_weights(run.teacher, teacher)
         run.teacher.to(device, memory_format=layout).eval()  # type: ignore[call-overload]
         run.teacher_crc = zlib.crc32(teacher.read_bytes())
     return run
+
+
+def _check_deployed(config: TrainConfig, amp: bool) -> None:
+    """What cannot go with deployed epochs is refused before the first epoch, not when they come."""
+    if not 0 <= config.deployed_epochs <= config.epochs:
+        raise ValueError(f"train.deployed_epochs is {config.deployed_epochs}, of {config.epochs} epochs in all")
+    for key, known in (("weights", ("int16", "int8")), ("stem", ("int16", "int8", ""))):
+        if (width := getattr(config, f"deployed_{key}")) not in known:
+            raise ValueError(f"train.deployed_{key} is '{width}'; known are int16, int8")
+    other = {
+        "train.compile": config.compile,
+        "train.sync_bn": config.sync_bn,
+        "--amp": amp,
+        "torchrun": int(os.environ.get("WORLD_SIZE", "1")) > 1,
+    }
+    for what, used in other.items():
+        if used and config.deployed_epochs:
+            raise ValueError(f"train.deployed_epochs is {config.deployed_epochs}, which does not go with {what}")
+
+
+def _deployed(run: Run) -> Deployed:
+    name, config = run.recipe.network.name, run.recipe.train
+    try:
+        return Deployed(run.model, network(name).input, config.deployed_weights, config.deployed_stem or None)
+    except ExportError as e:
+        raise ValueError(f"train.deployed_epochs: {name} has no integer form: {_one_line(e)}") from None
+
+
+def _one_line(e: ExportError) -> str:
+    more = f" (and {len(e.problems) - 1} more)" if len(e.problems) > 1 else ""
+    return (e.problems[0] if e.problems else str(e)) + more
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:
@@ -175,12 +217,15 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
         row["flip_rate"] = flips / sum(a.numel() for a in after)
         row["silent_share"] = run.ovsw.silent_share()
         row["never_flipped"] = run.ovsw.never_flipped()
-        row.update(evaluate(run.model, recipe, test_set, run.device, run.world))
+        run.model.eval()
+        row.update(evaluate(run.deployed or run.model, recipe, test_set, run.device, run.world))
+        row["deployed"] = int(run.deployed is not None)
         row["seconds"] = time.perf_counter() - began
+        # The first deployed epoch starts afresh: those before it have measured another function.
+        best = row["test_acc1"] > run.best or not run.metrics or row["deployed"] != run.metrics[-1].get("deployed", 0)
+        run.best = row["test_acc1"] if best else run.best
         run.epoch += 1
         run.metrics.append(row)
-        best = row["test_acc1"] > run.best or run.epoch == 1
-        run.best = max(run.best, row["test_acc1"])
         accuracies = {"curr_acc1": row["test_acc1"], "curr_acc5": row["test_acc5"]}
         if best:
             _save(run, "model_best.pth", accuracies)
@@ -214,6 +259,10 @@ def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, fl
     for group in run.optimizer.param_groups:
         group["lr"] = lr
     run.model.train()
+    if run.deployed is not None:
+        freeze(run.model)
+    forward = run.deployed or run.forward
+    where = f"in epoch {run.epoch + 1}; the last checkpoint is intact"
     loss_sum, correct, seen = 0.0, 0.0, 0.0
     batches = _train_batches(recipe, split, run.seed, run.epoch, run.world)
     count = -(-len(split) // recipe.train.batch)
@@ -223,9 +272,12 @@ def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, fl
             x, y = images.to(run.device), labels.to(run.device)
             if recipe.train.channels_last:
                 x = x.contiguous(memory_format=torch.channels_last)
-            with torch.autocast(run.device.type, enabled=run.scaler.is_enabled()):
-                logits = run.forward(x)
-                loss = _loss(run, x, y, logits)
+            try:
+                with torch.autocast(run.device.type, enabled=run.scaler.is_enabled()):
+                    logits = forward(x)
+                    loss = _loss(run, x, y, logits)
+            except ExportError as e:  # at a rate that is too high for frozen batch norms they grow out of all bounds
+                raise RuntimeError(f"the weights have lost their integer form {where}: {_one_line(e)}") from None
             run.optimizer.zero_grad()
             run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             run.scaler.unscale_(run.optimizer)
@@ -234,7 +286,7 @@ def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, fl
             run.scaler.update()
             value = loss.item()
             if not np.isfinite(value):
-                raise RuntimeError(f"the loss is {value} in epoch {run.epoch + 1}; the last checkpoint is intact")
+                raise RuntimeError(f"the loss is {value} {where}")
             loss_sum += value * len(y)
             correct += int((logits.argmax(1) == y).sum())
             seen += len(y)
@@ -325,14 +377,15 @@ class _Decoded(Dataset[Tensor]):
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, recipe: Recipe, split: Split, device: torch.device, world: World) -> dict[str, float]:
-    """Top-1 and top-5 accuracy in percent, in float32; each rank takes every n-th batch."""
-    model.eval()
+def evaluate(
+    forward: Callable[[Tensor], Tensor], recipe: Recipe, split: Split, device: torch.device, world: World
+) -> dict[str, float]:
+    """Top-1 and top-5 accuracy in percent; each rank takes every n-th batch."""
     spec = network(recipe.network.name).input
     top1 = top5 = 0.0
     batches = torch.split(torch.arange(len(split)), 256)[world.rank :: world.size]
     for indices, images in _images(split, batches, recipe.data.workers, spec, None):
-        logits = model(augment.normalise(images, spec.mean, spec.std).to(device)).cpu()
+        logits = forward(augment.normalise(images, spec.mean, spec.std).to(device)).cpu()
         ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices == split.labels[indices][:, None]
         top1 += int(ranked[:, 0].sum())
         top5 += int(ranked.any(dim=1).sum())
@@ -363,6 +416,7 @@ def _save(run: Run, name: str, accuracies: dict[str, float]) -> None:
             "rng": rng,
             "teacher": run.teacher_crc,
             "metrics": run.metrics,
+            "deployed": _widths(run),
             "state": {} if run.recipe.ovsw.sad else watched,
             "flip_history": run.ovsw.flip_history(),
         },
@@ -370,6 +424,17 @@ def _save(run: Run, name: str, accuracies: dict[str, float]) -> None:
     buffer = io.BytesIO()
     torch.save(checkpoint, buffer)
     replace_file(run.folder / name, buffer.getvalue())
+
+
+def _widths(run: Run) -> dict[str, str]:
+    """How a file of these weights has to be made to compute what the last epoch did; nothing if that was not deployed.
+
+    `ovsw-export` takes these as its defaults.
+    """
+    if not run.metrics or not run.metrics[-1].get("deployed"):
+        return {}
+    config = run.recipe.train
+    return {"weights": config.deployed_weights, "stem": config.deployed_stem or config.deployed_weights}
 
 
 def _rng_state(device: torch.device) -> Tensor:

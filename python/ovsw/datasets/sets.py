@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import pickle
 import struct
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,6 @@ from PIL import Image
 from torch import Tensor
 
 from ovsw.image import load_pixels
-from ovsw.train.augment import crop_box
 
 KINDS = ("cifar10", "cifar100", "fashion-mnist", "folder", "synthetic")
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm"}
@@ -92,6 +92,22 @@ def _random_crop(path: Path, size: int, scale: Sequence[float], rng: np.random.G
         rgb = image.convert("RGB")
     top, left, h, w = crop_box(rgb.height, rgb.width, scale, rng)
     return np.asarray(rgb.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + w, top + h)))
+
+
+def crop_box(height: int, width: int, scale: Sequence[float], rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """Top, left, height, width of a random crop of `scale` of the area and an aspect ratio of 3/4 to 4/3.
+
+    A scale above 1 asks for more than the image; such tries fail and are drawn again, ten times in all, and then the
+    largest allowed centre is taken.
+    """
+    for _ in range(10):
+        area = height * width * rng.uniform(scale[0], scale[1])
+        ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    return (height - h) // 2, (width - w) // 2, h, w
 
 
 def open_split(
