@@ -74,6 +74,16 @@ def test_settings(tmp_path: Path) -> None:
 # Schedule and optimisers
 
 
+def test_smooth_learning_rate() -> None:
+    """A line, then a cosine, at every fraction of an epoch; the usual one is the same within an epoch."""
+    smooth = TrainConfig(epochs=4, warmup=2, lr=0.1, schedule="smooth")
+    rates = [learning_rate(smooth, t) for t in (0, 0.5, 1, 2, 3, 3.5)]
+    assert rates == pytest.approx([0, 0.025, 0.05, 0.10001, 0.05001, 0.05 * (1 - np.sqrt(0.5)) + 1e-5])
+    usual = TrainConfig(epochs=4, warmup=2, lr=0.1)
+    assert learning_rate(usual, 3.9) == learning_rate(usual, 3)
+    assert learning_rate(usual, 0.9) == 0.05
+
+
 def test_learning_rate() -> None:
     config = TrainConfig()
     rates = [learning_rate(config, epoch) for epoch in range(600)]

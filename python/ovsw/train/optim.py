@@ -58,12 +58,17 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     raise ValueError(f"train.optimizer is '{config.optimizer}'; known are sgd, adam, lars")
 
 
-def learning_rate(config: TrainConfig, epoch: int) -> float:
-    """Set once per epoch: linear warm-up, then a cosine that ends at 1e-5 or ReActNet's line, 0 in the last epoch."""
-    if config.schedule not in ("cosine", "linear"):
-        raise ValueError(f"train.schedule is '{config.schedule}'; known are cosine, linear")
+def learning_rate(config: TrainConfig, epoch: float) -> float:
+    """After so many epochs: linear warm-up, then a cosine that ends at 1e-5 or ReActNet's line, 0 in the last epoch.
+
+    "cosine" and "linear" are set once per epoch, "smooth" is the cosine set at every step.
+    """
+    if config.schedule not in ("cosine", "linear", "smooth"):
+        raise ValueError(f"train.schedule is '{config.schedule}'; known are cosine, linear, smooth")
+    if config.schedule != "smooth":
+        epoch = int(epoch)
     if epoch < config.warmup:
-        return config.lr * (epoch + 1) / config.warmup
+        return config.lr * (epoch + (config.schedule != "smooth")) / config.warmup
     steps = max(1, config.epochs - config.warmup)
     if config.schedule == "linear":
         return config.lr * (config.epochs - 1 - epoch) / steps

@@ -54,7 +54,7 @@ class TrainConfig:
     decay_dims: int = (
         1  # weight decay on parameters of at least so many dimensions: 1 all, 2 no vectors, 4 no classifier
     )
-    schedule: str = "cosine"  # cosine or linear
+    schedule: str = "cosine"  # cosine or linear, set once per epoch; smooth: cosine, set at every step
     warmup: int = 5
     label_smoothing: float = 0.0
     lars_eta: float = 0.001

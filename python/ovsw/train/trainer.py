@@ -211,7 +211,7 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
         began = time.perf_counter()
         row = {"epoch": run.epoch + 1, "lr": learning_rate(recipe.train, run.epoch)}
         signs = [torch.sign(layer.weight.detach()) for layer in binary_layers(run.model).values()]
-        row.update(_train_epoch(run, train_set, row["lr"], quiet))
+        row.update(_train_epoch(run, train_set, quiet))
         after = [torch.sign(layer.weight.detach()) for layer in binary_layers(run.model).values()]
         flips = sum(int((a != b).sum()) for a, b in zip(signs, after))
         row["flip_rate"] = flips / sum(a.numel() for a in after)
@@ -254,10 +254,8 @@ def open_data(recipe: Recipe, data: Path | None, split: str) -> Split:
     return found
 
 
-def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, float]:
+def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
     recipe = run.recipe
-    for group in run.optimizer.param_groups:
-        group["lr"] = lr
     run.model.train()
     if run.deployed is not None:
         freeze(run.model)
@@ -268,7 +266,10 @@ def _train_epoch(run: Run, split: Split, lr: float, quiet: bool) -> dict[str, fl
     count = -(-len(split) // recipe.train.batch)
     title = f"epoch {run.epoch + 1}/{recipe.train.epochs}"
     with tqdm(batches, total=count, leave=False, disable=quiet or run.world.rank > 0, desc=title) as bar:
-        for images, labels in bar:
+        for step, (images, labels) in enumerate(bar):
+            lr = learning_rate(recipe.train, run.epoch + step / count)
+            for group in run.optimizer.param_groups:
+                group["lr"] = lr
             x, y = images.to(run.device), labels.to(run.device)
             if recipe.train.channels_last:
                 x = x.contiguous(memory_format=torch.channels_last)
