@@ -22,6 +22,13 @@
 #include <immintrin.h>
 #endif
 
+// Lanes of two vectors by constant numbers; gcc before 12 has it in another form.
+#if defined(__clang__) || __GNUC__ >= 12
+#define OVSW_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define OVSW_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, decltype((a) > (b)){__VA_ARGS__})
+#endif
+
 namespace ovsw::train::OVSW_ISA {
 namespace {
 
@@ -58,11 +65,11 @@ void store(void* p, Vector<E> v) {
 // Lanes moved by one, across two vectors: (last of a, b without its last), and (a without its first, first of b).
 template <typename V, std::size_t... I>
 V move_up(V a, V b, std::index_sequence<I...>) {
-  return __builtin_shufflevector(a, b, int(sizeof...(I) - 1 + I)...);
+  return OVSW_SHUFFLE(a, b, int(sizeof...(I) - 1 + I)...);
 }
 template <typename V, std::size_t... I>
 V move_down(V a, V b, std::index_sequence<I...>) {
-  return __builtin_shufflevector(a, b, int(1 + I)...);
+  return OVSW_SHUFFLE(a, b, int(1 + I)...);
 }
 
 // The 16 sums +-v0 +-v1 +-v2 +-v3; bit j of the index is set for +vj. `step` bytes lie between them.
@@ -415,11 +422,10 @@ void transpose(const float* from, std::size_t step, float* to) {
       Four a, b, e, d;
       std::memcpy(&a, rows + x, 16), std::memcpy(&b, rows + step + x, 16);
       std::memcpy(&e, rows + 2 * step + x, 16), std::memcpy(&d, rows + 3 * step + x, 16);
-      const Four ab = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-      const Four ed = __builtin_shufflevector(e, d, 0, 4, 1, 5), ed2 = __builtin_shufflevector(e, d, 2, 6, 3, 7);
-      const Four out[4] = {__builtin_shufflevector(ab, ed, 0, 1, 4, 5), __builtin_shufflevector(ab, ed, 2, 3, 6, 7),
-                           __builtin_shufflevector(ab2, ed2, 0, 1, 4, 5),
-                           __builtin_shufflevector(ab2, ed2, 2, 3, 6, 7)};
+      const Four ab = OVSW_SHUFFLE(a, b, 0, 4, 1, 5), ab2 = OVSW_SHUFFLE(a, b, 2, 6, 3, 7);
+      const Four ed = OVSW_SHUFFLE(e, d, 0, 4, 1, 5), ed2 = OVSW_SHUFFLE(e, d, 2, 6, 3, 7);
+      const Four out[4] = {OVSW_SHUFFLE(ab, ed, 0, 1, 4, 5), OVSW_SHUFFLE(ab, ed, 2, 3, 6, 7),
+                           OVSW_SHUFFLE(ab2, ed2, 0, 1, 4, 5), OVSW_SHUFFLE(ab2, ed2, 2, 3, 6, 7)};
       for (int i = 0; i < 4; ++i) std::memcpy(to + (x + i) * kBlock + c, &out[i], 16);
     }
   }

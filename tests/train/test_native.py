@@ -180,6 +180,23 @@ def test_threads_do_not_matter(isa: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other))
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_tables_give_the_same_bits(shape: tuple[int, ...]) -> None:
+    """Every instruction set adds in the same order: a run goes on elsewhere as it would have here."""
+    n, cin, cout, h, w, stride = shape
+    results = []
+    for isa in TABLES:
+        torch.manual_seed(0)
+        model = Layers(cin, cout, stride, learned=True)
+        x = torch.randn(n, cin, h, w, requires_grad=True)
+        with native.using(isa):
+            y = model(x, None)
+            y.square().sum().backward()
+        results.append([y.detach(), x.grad, *(p.grad for p in model.parameters()), *model.buffers()])
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+
+
 @pytest.mark.parametrize("where", ["activation", "weight"])
 @pytest.mark.parametrize("zero", [0, 1])
 def test_exact_zeros(where: str, zero: int, isa: str) -> None:
