@@ -94,7 +94,7 @@ def _cells(name: str, v: dict[str, Any], layers: list[str]) -> tuple[str, ...]:
 def _depth(found: dict[str, Any]) -> Any:
     """Signs that differ, layer by layer: rounded everywhere, and rounded at the first place alone."""
     layers = found["layers"]
-    figure, axes = pyplot().subplots(1, 2, figsize=(13, 5.2), sharey=True)
+    figure, axes = pyplot().subplots(1, 2, figsize=(13, 5.8), sharey=True)
     everywhere = {name: v["signs"] for name, v in found["variants"].items() if "signs" in v}
     first = {name: row[0]["signs"] for name, row in found["alone"].items()}
     colours = _colours(everywhere)
@@ -104,7 +104,7 @@ def _depth(found: dict[str, Any]) -> Any:
     ):
         for name, signs in lines.items():
             known = [i for i, layer in enumerate(layers) if layer in signs]
-            style = {"color": colours[name], "marker": "o", "ms": 3, "label": name}
+            style = _style(name, colours)
             axis.plot(known, [100 * signs[layers[i]] for i in known], **style)
         axis.set_yscale("symlog", linthresh=1e-4)
         axis.set_ylim(bottom=0)
@@ -113,19 +113,18 @@ def _depth(found: dict[str, Any]) -> Any:
         axis.set_title(title, fontsize=10)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("signs that differ from float64, %")
-    axes[0].legend(fontsize=8)
     figure.suptitle(f"{found['network']}: share of signs that differ, by depth", fontsize=11)
-    figure.tight_layout()
+    _legend(figure, axes[0])
     return figure
 
 
 def _alone(found: dict[str, Any]) -> Any:
     """One place rounded alone: answers that stay, and signs that differ after it."""
     layers, places = found["layers"], found["places"]
-    figure, axes = pyplot().subplots(1, 2, figsize=(13, 5.2))
+    figure, axes = pyplot().subplots(1, 2, figsize=(13, 5.8))
     colours = _colours({name: v for name, v in found["variants"].items() if "signs" in v})
     for kind, row in found["alone"].items():
-        style = {"color": colours[kind], "marker": "o", "ms": 3, "label": kind}
+        style = _style(kind, colours)
         axes[0].plot(range(len(places)), [100 * v["agreement"] for v in row], **style)
         axes[1].plot(range(len(places)), [100 * v["signs"][layers[-1]] for v in row], **style)
     axes[1].set_yscale("symlog", linthresh=1e-4)
@@ -135,11 +134,27 @@ def _alone(found: dict[str, Any]) -> Any:
         axis.set_xlabel("the one place where the stream is rounded")
         axis.set_ylabel(what)
         axis.grid(alpha=0.3)
-    axes[0].legend(fontsize=8)
     count = f"{found['depth_images']:,} images"
     figure.suptitle(f"{found['network']}: the stream is rounded at one place alone, {count}", fontsize=11)
-    figure.tight_layout()
+    _legend(figure, axes[0])
     return figure
+
+
+def _style(name: str, colours: dict[str, Any]) -> dict[str, Any]:
+    line = "--" if "file" in name else "-"  # two widths of weights may lie on one another
+    return {
+        "color": colours[name],
+        "ls": ":" if "int8 weights" in name else line,
+        "marker": "o",
+        "ms": 3,
+        "label": name,
+    }
+
+
+def _legend(figure: Any, axis: Any) -> None:
+    """Below the panels, where it hides nothing."""
+    figure.tight_layout(rect=(0, 0.09, 1, 1))
+    figure.legend(*axis.get_legend_handles_labels(), loc="lower center", ncol=5, fontsize=8)
 
 
 def _colours(names: Any) -> dict[str, Any]:

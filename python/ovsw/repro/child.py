@@ -13,7 +13,7 @@ import threading
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    os.read(0, 1)  # not sys.stdin: its lock would be held when the interpreter ends
     os._exit(1)
 
 

@@ -36,7 +36,9 @@ def options(p: argparse.ArgumentParser) -> None:
     what.add_argument("--scale", choices=SCALES, default="cpu", help="cpu: small runs (default); paper: its own")
     what.add_argument("--data", metavar="DIR", help="where the data set lies")
     what.add_argument("--seeds", metavar="N", type=int, nargs="+", help="default: the plan's")
-    what.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change every run, as ovsw-train")
+    what.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="for every run; what a row sets itself stays"
+    )
     what.add_argument("--full", action="store_true", help="also what the plan leaves out by default (appendix-c)")
     what.add_argument("--plan", metavar="FILE.toml", help="another plan than the package's plan.toml")
     how = p.add_argument_group("how")
@@ -70,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError("an EXPERIMENT is needed; --list shows them")
     chosen = list(plan.experiments.values()) if args.experiment == "all" else [plan.find(args.experiment)]
     if len(chosen) == 1 and chosen[0].nothing:
-        raise ValueError(f"{chosen[0].name} at scale {plan.scale}: {chosen[0].nothing}")
+        raise ValueError(f"{chosen[0].name}: {chosen[0].nothing}")
     output = Path(args.output or f"repro-{args.scale}")
     runs = Path(args.runs) if args.runs else output / "runs"
     where = Where(runs, Path(args.data) if args.data else None, args.device, args.amp)
@@ -222,12 +224,10 @@ def _redraw(folder: Path, name: str | None) -> int:
 
 
 def _listing(plan: Plan, jobs: int) -> str:
-    parts = []
+    parts, before = [], list[Experiment]()
     for e in plan.experiments.values():
-        cost = plan.minutes([e], jobs)
-        runs = {run.slug for run in e.runs()}
-        what = f"{len(runs)} runs" + ("" if cost is None else f", about {duration(60 * cost)} with {jobs} at a time")
-        lines = [e.nothing] if e.nothing else [f"cost: {what if runs else duration(60 * e.minutes)}"]
+        lines = [e.nothing or f"cost: {_cost(plan, e, before, jobs)}"]
+        before.append(e)
         lines += [f"comparable: {e.comparable}", f"not comparable: {e.different}"]
         wrapped = (textwrap.fill(s, 116, initial_indent="  ", subsequent_indent="    ") for s in lines)
         parts.append("\n".join([f"{e.name}: {e.title}", *wrapped]))
@@ -236,6 +236,17 @@ def _listing(plan: Plan, jobs: int) -> str:
     about = next(iter(plan.experiments.values())).about
     parts.append(f"all: everything above, runs that experiments share once{total}\n  scale {plan.scale}: {about}")
     return "\n\n".join(parts)
+
+
+def _cost(plan: Plan, experiment: Experiment, before: list[Experiment], jobs: int) -> str:
+    """Of an experiment alone, and after others whose runs it shares."""
+    runs = len({run.slug for run in experiment.runs()})
+    alone, done, both = (plan.minutes(list(e), jobs) for e in ([experiment], before, [*before, experiment]))
+    count = f"{runs} run{'s' if runs > 1 else ''}" if runs else ""
+    if alone is None or done is None or both is None:
+        return count or duration(60 * experiment.minutes)
+    time = f"about {duration(60 * alone)} with {jobs} at a time, {duration(60 * (both - done))} after those above"
+    return f"{count}, {time}" if runs else f"about {duration(60 * experiment.minutes)}"
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -260,6 +271,8 @@ def _check_data(runs: list[Run], where: Where) -> None:
     if kinds:
         from ovsw.train.trainer import open_data
     for recipe in kinds.values():
+        if where.data is None and recipe.data.kind != "synthetic":
+            raise ValueError(f"--data DIR is needed: the runs train on {recipe.data.kind}")
         open_data(recipe, where.data, "test")
 
 

@@ -61,7 +61,7 @@ def _dots(results: Results) -> Any:
     axis.margins(x=0.12)
     axis.set_xlabel("test accuracy after the last epoch, %")
     axis.grid(alpha=0.3, axis="x")
-    axis.legend(fontsize=8, loc="best")
+    axis.legend(fontsize=8, loc="best", markerscale=0.5)
     return _finish(figure, results)
 
 

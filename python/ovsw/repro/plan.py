@@ -112,7 +112,7 @@ class Plan:
         if name not in self.names:
             known = [*self.names, "all"]
             close = difflib.get_close_matches(name, known, 1, 0.4)
-            hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(self.experiments)}, all"
+            hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(self.experiments)}, all;"
             raise ValueError(f"no experiment '{name}', {hint} --list shows them all")
         return self.experiments[self.names[name]]
 
@@ -132,7 +132,10 @@ def load_plan(
     settings: Sequence[str] = (),
     full: bool = False,
 ) -> Plan:
-    """Reads a plan file; `seeds` and `settings` are the user's and change every run. Raises ValueError."""
+    """Reads a plan file. Raises ValueError.
+
+    `seeds` and `settings` are the user's, for every run; what a point sets itself stays.
+    """
     path = path or PLAN
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -165,18 +168,26 @@ def _experiment(
     return Experiment(
         name,
         scale=scale,
-        about=about["about"],
+        about="; changed: ".join([about["about"], *([", ".join(settings)] if settings else [])]),
         points=points,
         seeds=list(dict.fromkeys(chosen[:1] if table.get("one_seed") else chosen)),
         layers=table.get("layers", {}).get(scale, []),
-        nothing=table.get("nothing", {}).get(scale, ""),
+        nothing=table.get("nothing", {}).get(scale, "") or _clash(table, scale, settings),
         **{key: value for key, value in table.items() if key not in ("also", "layers", "nothing", "one_seed", *SCALES)},
     )
 
 
+def _clash(table: dict[str, Any], scale: str, settings: Sequence[str]) -> str:
+    """Why the user's settings and a sweep do not go together: its recipes have the values that are swept."""
+    swept = table.get("x", "")
+    fixed = any("recipe" in entry for entry in table.get(scale, ()))
+    changed = [s for s in settings if s.partition("=")[0].strip() == swept]
+    return f"--set {changed[0]} would change what it sweeps" if fixed and changed else ""
+
+
 def _point(entry: dict[str, Any], about: dict[str, Any], settings: Sequence[str]) -> Point:
     name = entry.get("recipe") or about["recipe"]
-    chosen = _last_of_each([*about.get("set", ()), *entry.get("set", ()), *settings])
+    chosen = _last_of_each([*about.get("set", ()), *settings, *entry.get("set", ())])
     recipe = load_recipe(name)
     set_values(recipe, chosen)
     label = entry["label"]

@@ -14,7 +14,7 @@ from ovsw.repro import figures
 from ovsw.repro.results import Mean, Results, Row, load_results
 from ovsw.text import table
 
-HEAD = ("row", "top-1, %", "best epoch, %", "flips in the last epoch, %", "never flipped, %", "n", "paper's top-1, %")
+HEAD = ("row", "top-1, %", "best epoch, %", "flips in the last epoch, %", "never flipped, %", "n")
 LAYER_HEAD = ("row", "layer", "weights", "never flipped, %", "other sign than at the start, %", "n", "paper: never, %")
 CSV_HEAD = (
     *("row", "series", "x", "epochs", "n", "diverged", "top1_mean", "top1_sd", "best_mean", "best_sd"),
@@ -34,13 +34,17 @@ def report(folder: Path) -> str:
         numbers = [n for row in results.rows for n in _layer_numbers(row, results.about["layers"])]
         _write(folder / "layers.csv", LAYER_CSV_HEAD, numbers)
     replace_file(folder / "table.md", _markdown(results, rows, layers, pictures).encode())
-    text = table(HEAD, rows, right=range(1, 6))
+    text = table(_head(results), rows, right=range(1, 6))
     return text if not layers else f"{text}\n\n{table(LAYER_HEAD, layers, right=range(2, 6))}"
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
     rule = ["---:" if i in right else "---" for i in range(len(head))]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+def _head(results: Results) -> tuple[str, ...]:
+    return (*HEAD, "paper's top-1, %" + (" (not comparable)" if results.about["scale"] != "paper" else ""))
 
 
 def _summary(row: Row) -> tuple[Mean, Mean, Mean, Mean]:
@@ -94,7 +98,7 @@ def _markdown(
     about = results.about
     seeds = ", ".join(map(str, about["seeds"]))
     parts = [f"# {about['title']}", f"`ovsw-repro {about['name']} --scale {about['scale']}`: {about['about']}."]
-    parts.append(markdown_table(HEAD, rows, range(1, 6)))
+    parts.append(markdown_table(_head(results), rows, range(1, 6)))
     if layers:
         parts.append(markdown_table(LAYER_HEAD, layers, range(2, 6)))
     parts.append(
@@ -110,7 +114,7 @@ def _markdown(
     parts.append(f"**Not comparable**: {about['different']}.")
     parts.append("Runs, each with `--seed` of the above:")
     parts.append("\n".join(f"- {row.label}: `{row.command}`" for row in results.rows))
-    parts.append(f"From `runs/`; `ovsw-repro {about['name']} --redraw` on this folder makes all this again.")
+    parts.append("All this is made from `runs/` beside it, again by `ovsw-repro --redraw DIR`.")
     return "\n\n".join(parts) + "\n"
 
 
