@@ -225,6 +225,7 @@ def test_what_cannot_be_an_integer_file_is_said(
     material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ovsw.repro.chaos.ROUNDINGS", {"Q13 stream": fixed_point(13)})  # the network is large
+    monkeypatch.setattr("ovsw.repro.chaos.FILES", {"integer file": ExportOptions(numerics="integer")})
     options = ["--data", str(material / "data"), "-o", str(tmp_path), "--images", "2", "--depth-images", "1"]
     assert main(["chaos", "--model", str(material / "r18.pth"), *options, "--jobs", "1"]) == 0
     found = json.loads((tmp_path / "chaos" / "chaos.json").read_text())

@@ -246,3 +246,16 @@ def test_a_failed_job_says_why(tmp_path: Path) -> None:
     assert reasons["bad"].startswith("ovsw-info: error: ")
     assert "x.bnn: No such file" in reasons["bad"]
     assert reasons["none"] == "ModuleNotFoundError: No module named 'ovsw.none'"
+
+
+def test_table4_is_that_of_the_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--bench", "--quick --peers none --arch cresnet20", "-o", str(tmp_path)]
+    assert main(["table4", *options]) == 0
+    (ours,) = (row for row in rows(tmp_path / "table4" / "table.csv") if row["engine"] == "ovsw")
+    measured = json.loads((tmp_path / "table4" / "bench.json").read_text())["rows"][0]["latency_ms"]
+    assert float(ours["latency_ms"]) == measured["median"]
+    paper = [row for row in rows(tmp_path / "table4" / "table.csv") if "paper" in row["engine"]]
+    assert ("resnet18", "1/1", "7.97") in [(row["network"], row["wa"], row["latency_ms"]) for row in paper]
+    assert "| Network | W/A |" in (tmp_path / "table4" / "table.md").read_text()
+    assert main(["table4", "--bench", "--arch nothing", "-o", str(tmp_path / "b")]) == 2
+    assert "ovsw-bench ended with exit code 2" in capsys.readouterr().err

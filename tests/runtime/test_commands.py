@@ -158,7 +158,10 @@ def test_random_networks_are_seeded() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["ovsw-bench", "ovsw-run", "ovsw-info", "ovsw-demo", "ovsw-export", "ovsw-train", "ovsw-flips", "ovsw-landscape"],
+    [
+        *("ovsw-bench", "ovsw-run", "ovsw-info", "ovsw-demo", "ovsw-export"),
+        *("ovsw-train", "ovsw-flips", "ovsw-landscape", "ovsw-repro"),
+    ],
 )
 def test_installed_commands(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Help as a program; version, and exit code 2 for unknown options, without another start."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 from ovsw.format import replace_file
 from ovsw.repro.figures import save
 from ovsw.repro.report import markdown_table
+from ovsw.repro.results import write_csv
 from ovsw.train.flips import pyplot
 
 HEAD = (
@@ -47,9 +46,7 @@ def chaos_report(folder: Path) -> str:
         "![Share of other signs by depth](depth.png)\n\n![One place rounded alone](alone.png)\n"
     )
     replace_file(folder / "table.md", markdown.encode())
-    lines = io.StringIO()
-    csv.writer(lines, lineterminator="\n").writerows([("variant", *KEYS), *numbers])
-    replace_file(folder / "table.csv", lines.getvalue().encode())
+    write_csv(folder / "table.csv", ("variant", *KEYS), numbers)
     replace_file(folder / "summary.txt", text.encode())
     return text
 

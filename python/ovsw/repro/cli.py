@@ -60,6 +60,13 @@ def options(p: argparse.ArgumentParser) -> None:
 
 @command("ovsw-repro", "Reproduce the tables and figures of the OvSW paper.", options, EPILOG)
 def main(args: argparse.Namespace) -> int:
+    try:
+        return _main(args)
+    except ModuleNotFoundError as e:
+        raise RuntimeError(f"{e.name} is needed to reproduce: pip install 'ovsw[train,export,bench]'") from None
+
+
+def _main(args: argparse.Namespace) -> int:
     _check(args)
     if args.redraw is not None:
         return _redraw(Path(args.redraw), args.experiment)
@@ -192,13 +199,25 @@ def _test_images(checkpoint: Path, data: Path | None, experiment: Experiment) ->
 
 
 def _table4(folder: Path, arguments: str) -> list[str]:
-    """ovsw-bench's own table, with the paper's rows."""
+    """ovsw-bench's own table, with the paper's rows; as CSV its rows and the paper's."""
     from ovsw.bench.cli import main as bench
+    from ovsw.bench.table import PAPER, PAPER_ENGINE
+    from ovsw.repro.results import write_csv
 
     folder.mkdir(parents=True, exist_ok=True)
     outputs = [f"--{kind}={folder / name}" for kind, name in _BENCH_FILES.items()]
     code = bench([*shlex.split(arguments), *outputs])
-    return [] if code == 0 else [f"table4: ovsw-bench ended with exit code {code}"]
+    if code:
+        return [f"table4: ovsw-bench ended with exit code {code}"]
+    rows = [
+        (r["network"], r["wa"], r["engine"], r["precision"], r.get("size_mb", ""))
+        + tuple(r["latency_ms"][key] for key in ("median", "p10", "p90"))
+        for r in json.loads((folder / "bench.json").read_text())["rows"]
+    ]
+    rows += [(p.network, p.wa, PAPER_ENGINE, "", p.size_mb, p.ms, "", "") for p in PAPER]
+    head = ("network", "wa", "engine", "precision", "size_mb", "latency_ms", "latency_p10", "latency_p90")
+    write_csv(folder / "table.csv", head, rows)
+    return []
 
 
 _BENCH_FILES = {"json": "bench.json", "markdown": "table.md", "plot": "latency.png"}
@@ -213,6 +232,8 @@ def _redraw(folder: Path, name: str | None) -> int:
     if (folder / "chaos.json").is_file():
         print(chaos_report(folder), end="")
         return 0
+    if (folder / "bench.json").is_file():
+        raise ValueError(f"{folder}: table4 is measured and drawn by ovsw-bench, run it again")
     about = folder / "experiment.json"
     if not about.is_file():
         raise ValueError(f"{folder}: has neither experiment.json nor chaos.json, it is not of ovsw-repro")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 from ovsw.format import replace_file
 from ovsw.repro import figures
-from ovsw.repro.results import Mean, Results, Row, load_results
+from ovsw.repro.results import Mean, Results, Row, load_results, write_csv
 from ovsw.text import table
 
 HEAD = ("row", "top-1, %", "best epoch, %", "flips in the last epoch, %", "never flipped, %", "n")
@@ -29,10 +27,10 @@ def report(folder: Path) -> str:
     rows = [_cells(row) for row in results.rows]
     layers = [cells for row in results.rows for cells in _layer_cells(row, results.about["layers"])]
     pictures = figures.draw(results, folder)
-    _write(folder / "table.csv", CSV_HEAD, [_numbers(row) for row in results.rows])
+    write_csv(folder / "table.csv", CSV_HEAD, [_numbers(row) for row in results.rows])
     if layers:
         numbers = [n for row in results.rows for n in _layer_numbers(row, results.about["layers"])]
-        _write(folder / "layers.csv", LAYER_CSV_HEAD, numbers)
+        write_csv(folder / "layers.csv", LAYER_CSV_HEAD, numbers)
     replace_file(folder / "table.md", _markdown(results, rows, layers, pictures).encode())
     text = table(_head(results), rows, right=range(1, 6))
     return text if not layers else f"{text}\n\n{table(LAYER_HEAD, layers, right=range(2, 6))}"
@@ -116,9 +114,3 @@ def _markdown(
     parts.append("\n".join(f"- {row.label}: `{row.command}`" for row in results.rows))
     parts.append("All this is made from `runs/` beside it, again by `ovsw-repro --redraw DIR`.")
     return "\n\n".join(parts) + "\n"
-
-
-def _write(path: Path, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([head, *rows])
-    replace_file(path, text.getvalue().encode())

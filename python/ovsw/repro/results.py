@@ -182,7 +182,7 @@ def _keep_flips(source: Path, target: Path, layers: Sequence[str], bins: dict[st
     if unknown:
         raise ValueError(f"{source}: has no binary layer '{unknown[0]}'; there are {', '.join(found)}")
     shares = ((f.name, f.start.size, repr(f.never_share), repr(f.changed_share)) for f in found.values())
-    _write(target / "flips.csv", ("layer", "weights", "never_flipped", "changed"), shares)
+    write_csv(target / "flips.csv", ("layer", "weights", "never_flipped", "changed"), shares)
     rows = []
     for name in layers:
         start, never = found[name].start.astype(np.float64), found[name].never
@@ -190,10 +190,10 @@ def _keep_flips(source: Path, target: Path, layers: Sequence[str], bins: dict[st
         inside = np.clip(start, edges[0], edges[-1])
         counts = (np.histogram(values, edges)[0].tolist() for values in (inside, inside[never]))
         rows += [(name, repr(float(a)), repr(float(b)), n, m) for a, b, n, m in zip(edges[:-1], edges[1:], *counts)]
-    _write(target / "histogram.csv", ("layer", "from", "to", "all", "never"), rows)
+    write_csv(target / "histogram.csv", ("layer", "from", "to", "all", "never"), rows)
 
 
-def _write(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([head, *rows])
     replace_file(path, text.getvalue().encode())
