@@ -220,6 +220,27 @@ def test_kill_and_resume(finished: Path, tmp_path: Path) -> None:
         assert [{**row, "seconds": 0} for row in a] == [{**row, "seconds": 0} for row in b]
 
 
+def test_all_leaves_out_what_has_no_data(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = (
+        PLAN
+        + """
+[experiments.elsewhere]
+title = "Another data set"
+comparable = "nothing"
+different = "everything"
+cpu = [{ label = "OvSW", set = ["data.kind=fashion-mnist"] }]
+"""
+    )
+    (tmp_path / "plan.toml").write_text(other)
+    (tmp_path / "data").symlink_to(finished / "data")
+    options = [*arguments(tmp_path, "out"), "--runs", str(finished / "out" / "runs")]
+    assert main(["all", *options]) == 2
+    assert "elsewhere was left out: " in capsys.readouterr().err
+    assert (tmp_path / "out" / "sweep" / "table.md").is_file()
+    assert main(["elsewhere", *options]) == 2
+    assert "holds no t10k-images-idx3-ubyte" in capsys.readouterr().err
+
+
 def test_one_command_at_a_time(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with locked(finished / "out" / "runs"):
         assert main(["rest", *arguments(finished, "out")]) == 2

@@ -19,6 +19,7 @@ from ovsw.repro.runs import Where, duration, locked, train
 
 if TYPE_CHECKING:
     from ovsw.train.data import MemorySet
+    from ovsw.train.recipe import Recipe
 
 EPILOG = """
 -o DIR gets DIR/EXPERIMENT with table.md, table.csv, pictures and the light parts of the runs (config.json,
@@ -84,15 +85,14 @@ def _main(args: argparse.Namespace) -> int:
     runs = Path(args.runs) if args.runs else output / "runs"
     where = Where(runs, Path(args.data) if args.data else None, args.device, args.amp)
     work = _Work(args, output, where, How(jobs, args.nice, None if args.device.startswith("cuda") else 1))
-    needed = [run for e in chosen for run in work.needed(e)]
-    _check_data(needed, where)
+    unready = _without_data({e.name: work.needed(e) for e in chosen}, where)
     output.mkdir(parents=True, exist_ok=True)
     cost = plan.minutes(chosen, jobs)
     about = "" if cost is None or args.set else f", about {duration(60 * cost)} if nothing is done yet"
     print(f"{', '.join(e.name for e in chosen)}: results in {output}, runs in {runs}{about}", file=sys.stderr)
-    problems: list[str] = []
+    problems = [f"{name} was left out: {why}" for name, why in unready.items()]
     with locked(runs):
-        for experiment in chosen:
+        for experiment in (e for e in chosen if e.name not in unready):
             problems += work.do(experiment)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -286,15 +286,35 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError("--amp needs a GPU")
 
 
-def _check_data(runs: list[Run], where: Where) -> None:
-    """Opens the test part of each data set once, before a dozen children stumble over it."""
-    kinds = {(run.recipe.data.kind, run.recipe.network.name): run.recipe for run in runs}
-    if kinds:
-        from ovsw.train.trainer import open_data
-    for recipe in kinds.values():
-        if where.data is None and recipe.data.kind != "synthetic":
-            raise ValueError(f"--data DIR is needed: the runs train on {recipe.data.kind}")
-        open_data(recipe, where.data, "test")
+def _without_data(needed: dict[str, list[Run]], where: Where) -> dict[str, str]:
+    """Experiments whose data set is not there, with the reason, found before a dozen children stumble over it.
+
+    Raises ValueError if that is so for all that train.
+    """
+    found: dict[str, str] = {}
+    opened: dict[tuple[str, str], str] = {}
+    for name, runs in needed.items():
+        for recipe in (run.recipe for run in runs):
+            key = (recipe.data.kind, recipe.network.name)
+            if key not in opened:
+                opened[key] = _fault(recipe, where.data)
+            if opened[key]:
+                found[name] = opened[key]
+    if found and all(name in found for name, runs in needed.items() if runs):
+        raise ValueError(next(iter(found.values())))
+    return found
+
+
+def _fault(recipe: Recipe, data: Path | None) -> str:
+    from ovsw.train.trainer import open_data
+
+    if data is None and recipe.data.kind != "synthetic":
+        return f"--data DIR is needed: the runs train on {recipe.data.kind}"
+    try:
+        open_data(recipe, data, "test")
+    except ValueError as e:
+        return str(e)
+    return ""
 
 
 def _cores() -> int:
