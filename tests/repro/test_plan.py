@@ -86,6 +86,8 @@ def test_costs() -> None:
 
 def test_paper_scale_is_the_recipes() -> None:
     plan = load_plan("paper")
+    assert "3 epochs" in load_plan("cpu").experiments["table1"].different
+    assert "epochs" not in plan.experiments["table1"].different
     known = {recipe.name for recipe in recipes()}
     for experiment in plan.experiments.values():
         assert {point.name for point in experiment.points} <= known

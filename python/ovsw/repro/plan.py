@@ -25,6 +25,7 @@ else:
 PLAN = Path(__file__).parent / "plan.toml"
 SCALES = ("cpu", "paper")
 SECTIONS = ("network", "data", "train", "ovsw")
+_BY_SCALE = ("comparable", "different", "layers", "nothing")
 IGNORED = {("data", "workers"), ("train", "seeds")}  # change nothing in a run
 
 
@@ -167,14 +168,21 @@ def _experiment(
     chosen = seeds or about.get("seeds") or (points[0].recipe.train.seeds if points else [])
     return Experiment(
         name,
+        comparable=_text(table["comparable"], about, "comparable", scale),
+        different=_text(table["different"], about, "different", scale),
         scale=scale,
         about="; changed: ".join([about["about"], *([", ".join(settings)] if settings else [])]),
         points=points,
         seeds=list(dict.fromkeys(chosen[:1] if table.get("one_seed") else chosen)),
         layers=table.get("layers", {}).get(scale, []),
         nothing=table.get("nothing", {}).get(scale, "") or _clash(table, scale, settings),
-        **{key: value for key, value in table.items() if key not in ("also", "layers", "nothing", "one_seed", *SCALES)},
+        **{key: value for key, value in table.items() if key not in (*_BY_SCALE, "also", "one_seed", *SCALES)},
     )
+
+
+def _text(value: Any, about: dict[str, Any], key: str, scale: str) -> str:
+    """A text for both scales, or one of this scale's, or else what holds for all experiments of the scale."""
+    return str(value.get(scale) or about[key]) if isinstance(value, dict) else str(value)
 
 
 def _clash(table: dict[str, Any], scale: str, settings: Sequence[str]) -> str:
