@@ -62,6 +62,7 @@ setup(
     package_data={
         "ovsw": ["py.typed", "_core.pyi", "data/*", "data/cifar10/*", "data/zoo/*"],
         "ovsw.bench": ["data/*"],
+        "ovsw.repro": ["plan.toml"],
         "ovsw.train": ["recipes/*.toml"],
     },
     include_package_data=False,

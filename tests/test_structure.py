@@ -52,6 +52,7 @@ def test_imports_go_down(path: str) -> None:
         "ovsw.nn": "python/ovsw/nn",
         "ovsw.datasets": "python/ovsw/datasets",
         "ovsw.train": "python/ovsw/train",
+        "ovsw.repro": "python/ovsw/repro",
         "ovsw.export": "export",
         "ovsw.export.frontend": "export/frontend",
         "ovsw.export.passes": "export/passes",

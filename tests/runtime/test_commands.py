@@ -175,7 +175,10 @@ def test_random_networks_are_seeded() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [f"ovsw-{name}" for name in ("bench", "demo", "export", "flips", "info", "landscape", "run", "train", "zoo")],
+    [
+        f"ovsw-{name}"
+        for name in ("bench", "demo", "export", "flips", "info", "landscape", "repro", "run", "train", "zoo")
+    ],
 )
 def test_installed_commands(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Help as a program; version, and exit code 2 for unknown options, without another start."""

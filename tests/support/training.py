@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,3 +65,19 @@ def image_folder(root: Path) -> None:
             for i in range(3):
                 pixels = rng.integers(0, 256, (40, 50, 3), np.uint8)
                 Image.fromarray(pixels).save(root / split / name / f"{i}.png")
+
+
+def tiny_cifar(root: Path, per_file: int = 32) -> Path:
+    """CIFAR-10 in the official form with few images: blurred noise around one pattern per class."""
+    rng = np.random.default_rng(0)
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    patterns = rng.normal(size=(10, 3, 4, 4))
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        labels = rng.integers(0, 10, per_file)
+        coarse = 128 + 40 * (patterns[labels] + rng.normal(scale=0.5, size=(per_file, 3, 4, 4)))
+        pixels = np.clip(coarse, 0, 255).astype(np.uint8).repeat(8, axis=2).repeat(8, axis=3)
+        content = {b"data": pixels.reshape(per_file, -1), b"labels": labels.tolist()}
+        (folder / name).write_bytes(pickle.dumps(content, 2))
+    (folder / "batches.meta").write_bytes(pickle.dumps({b"label_names": [b"c%d" % i for i in range(10)]}, 2))
+    return root

@@ -1,0 +1,160 @@
+"""What came of the chaos study: table, two pictures and a summary in words, all from chaos.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ovsw.format import replace_file
+from ovsw.repro.figures import save
+from ovsw.repro.report import markdown_table
+from ovsw.repro.results import write_csv
+from ovsw.train.flips import pyplot
+
+HEAD = (
+    *("variant", "images", "accuracy, %", "same answer, %", "other answers"),
+    *("logit distance, mean", "max", "relative to spread, mean", "max", "other signs, last layer, %"),
+)
+KEYS = (
+    *("images", "accuracy", "agreement", "other_answers"),
+    *("mean_distance", "max_distance", "relative_mean", "relative_max"),
+)
+
+
+def chaos_report(folder: Path) -> str:
+    """Writes table.md, table.csv, summary.txt, depth.png and alone.png beside chaos.json. Returns the summary."""
+    path = folder / "chaos.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        rows = [_cells(name, v, found["layers"]) for name, v in found["variants"].items()]
+        text = summary(found)
+        text_table = markdown_table(HEAD, rows, range(1, len(HEAD)))
+        numbers = [[name, *(v.get(key, "") for key in KEYS)] for name, v in found["variants"].items()]
+        refused = "".join(f"- {name}: {why}\n" for name, why in found["refused"].items())
+        save(_depth(found), folder / "depth.png")
+        save(_alone(found), folder / "alone.png")
+    except (KeyError, TypeError, ValueError, IndexError) as e:
+        raise ValueError(f"{path}: not a chaos study of ovsw-repro, or damaged ({e})") from None
+    markdown = (
+        f"# Chaos: {found['network']}, {found['images']:,} images\n\n{text}\n{text_table}\n\n"
+        + (f"Not possible:\n\n{refused}\n" if refused else "")
+        + "Logit distance: mean over images and classes of the absolute difference from float64, and the largest; "
+        "relative: over the mean standard deviation of an image's logits. Streams are rounded wherever they are "
+        "stored, all else stays float64. Signs of integer files are those of `ovsw.numerics`, which computes the "
+        f"same bits as the engine, on the first {found['depth_images']:,} images.\n\n"
+        "![Share of other signs by depth](depth.png)\n\n![One place rounded alone](alone.png)\n"
+    )
+    replace_file(folder / "table.md", markdown.encode())
+    write_csv(folder / "table.csv", ("variant", *KEYS), numbers)
+    replace_file(folder / "summary.txt", text.encode())
+    return text
+
+
+def summary(found: dict[str, Any]) -> str:
+    """The findings in plain words; every number is from the study."""
+    variants, layers, n = found["variants"], found["layers"], found["images"]
+    judge = variants["float64 (judge)"]["accuracy"]
+    lines = [f"{found['network']} in float64 is right on {100 * judge:.2f} % of {n:,} images."]
+    for name, v in variants.items():
+        if name == "float64 (judge)":
+            continue
+        signs = f", {_percent(v['signs'][layers[-1]])} of the last layer's signs differ" if "signs" in v else ""
+        lines.append(
+            f"{name}: {100 * v['accuracy']:.2f} % right ({100 * (v['accuracy'] - judge):+.2f} points), "
+            f"another answer on {v['other_answers']:,} images ({_percent(1 - v['agreement'])}){signs}."
+        )
+    first, last = found["places"][0], found["places"][-1]
+    for kind, row in found["alone"].items():
+        start, grown = (row[0]["signs"][layers[i]] for i in (0, -1))
+        lines.append(
+            f"{kind}, rounded at {first} alone: {_percent(start)} of the signs of the first binary layer differ, "
+            f"{_percent(grown)} of those of the last; {_percent(1 - row[0]['agreement'])} of the answers change. "
+            f"Rounded at {last} alone: {_percent(1 - row[-1]['agreement'])} of the answers."
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %" if share else "none"
+
+
+def _cells(name: str, v: dict[str, Any], layers: list[str]) -> tuple[str, ...]:
+    relative = [f"{v[key]:.2g}" if key in v else "-" for key in ("relative_mean", "relative_max")]
+    signs = f"{100 * v['signs'][layers[-1]]:.3g}" if "signs" in v else "-"
+    return (
+        *(name, f"{v['images']:,}", f"{100 * v['accuracy']:.2f}", f"{100 * v['agreement']:.2f}"),
+        *(f"{v['other_answers']:,}", f"{v['mean_distance']:.2g}", f"{v['max_distance']:.2g}", *relative, signs),
+    )
+
+
+def _depth(found: dict[str, Any]) -> Any:
+    """Signs that differ, layer by layer: rounded everywhere, and rounded at the first place alone."""
+    layers = found["layers"]
+    figure, axes = pyplot().subplots(1, 2, figsize=(13, 5.8), sharey=True)
+    everywhere = {name: v["signs"] for name, v in found["variants"].items() if "signs" in v}
+    first = {name: row[0]["signs"] for name, row in found["alone"].items()}
+    colours = _colours(everywhere)
+    for axis, lines, title in (
+        (axes[0], everywhere, "rounded everywhere, and files"),
+        (axes[1], first, f"rounded at {found['places'][0]} alone"),
+    ):
+        for name, signs in lines.items():
+            known = [i for i, layer in enumerate(layers) if layer in signs]
+            style = _style(name, colours)
+            axis.plot(known, [100 * signs[layers[i]] for i in known], **style)
+        axis.set_yscale("symlog", linthresh=1e-4)
+        axis.set_ylim(bottom=0)
+        axis.set_xticks(range(len(layers)), layers, rotation=90, fontsize=7)
+        axis.set_xlabel("input of the binary convolution, by depth")
+        axis.set_title(title, fontsize=10)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("signs that differ from float64, %")
+    figure.suptitle(f"{found['network']}: share of signs that differ, by depth", fontsize=11)
+    _legend(figure, axes[0])
+    return figure
+
+
+def _alone(found: dict[str, Any]) -> Any:
+    """One place rounded alone: answers that stay, and signs that differ after it."""
+    layers, places = found["layers"], found["places"]
+    figure, axes = pyplot().subplots(1, 2, figsize=(13, 5.8))
+    colours = _colours({name: v for name, v in found["variants"].items() if "signs" in v})
+    for kind, row in found["alone"].items():
+        style = _style(kind, colours)
+        axes[0].plot(range(len(places)), [100 * v["agreement"] for v in row], **style)
+        axes[1].plot(range(len(places)), [100 * v["signs"][layers[-1]] for v in row], **style)
+    axes[1].set_yscale("symlog", linthresh=1e-4)
+    axes[1].set_ylim(bottom=0)
+    for axis, what in zip(axes, ("same answer as float64, %", f"signs that differ at {layers[-1]}, %")):
+        axis.set_xticks(range(len(places)), places, rotation=90, fontsize=7)
+        axis.set_xlabel("the one place where the stream is rounded")
+        axis.set_ylabel(what)
+        axis.grid(alpha=0.3)
+    count = f"{found['depth_images']:,} images"
+    figure.suptitle(f"{found['network']}: the stream is rounded at one place alone, {count}", fontsize=11)
+    _legend(figure, axes[0])
+    return figure
+
+
+def _style(name: str, colours: dict[str, Any]) -> dict[str, Any]:
+    line = "--" if "file" in name else "-"  # two widths of weights may lie on one another
+    return {
+        "color": colours[name],
+        "ls": ":" if "int8 weights" in name else line,
+        "marker": "o",
+        "ms": 3,
+        "label": name,
+    }
+
+
+def _legend(figure: Any, axis: Any) -> None:
+    """Below the panels, where it hides nothing."""
+    figure.tight_layout(rect=(0, 0.09, 1, 1))
+    figure.legend(*axis.get_legend_handles_labels(), loc="lower center", ncol=5, fontsize=8)
+
+
+def _colours(names: Any) -> dict[str, Any]:
+    """The same colour for a variant in every panel."""
+    wheel = pyplot().get_cmap("tab10")
+    return {name: wheel(i % 10) for i, name in enumerate(names)}

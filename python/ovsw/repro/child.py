@@ -1,0 +1,25 @@
+"""`python -m ovsw.repro.child NICE MODULE ARGUMENT...`: runs a command of ours as a child that ends with its parent.
+
+The parent holds the other end of stdin. However it ends, even by kill -9, this end then reads its end of file; what a
+child has saved is whole, as files are replaced in one step.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)  # not sys.stdin: its lock would be held when the interpreter ends
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    niceness, module, *arguments = sys.argv[1:]
+    if int(niceness):
+        os.nice(int(niceness))
+    sys.exit(importlib.import_module(module).main(arguments))

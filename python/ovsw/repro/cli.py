@@ -1,0 +1,325 @@
+"""`ovsw-repro`: runs an experiment of the paper, or goes on with it, and writes its table and pictures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ovsw.cli import command
+from ovsw.format import replace_file
+from ovsw.repro.plan import SCALES, Experiment, Plan, Run, load_plan
+from ovsw.repro.pool import How, Job, run_jobs
+from ovsw.repro.runs import Where, duration, locked, train
+
+if TYPE_CHECKING:
+    from ovsw.datasets import MemorySet
+    from ovsw.train.recipe import Recipe
+
+EPILOG = """
+-o DIR gets DIR/EXPERIMENT with table.md, table.csv, pictures and the light parts of the runs (config.json,
+metrics.csv, counts), and DIR/runs with the runs themselves, checkpoints included; experiments share runs with equal
+settings. Kill it at any time: the same command goes on. DIR/EXPERIMENT can be kept without DIR/runs: --redraw makes
+the tables and pictures again from it.
+"""
+
+
+def options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("experiment", metavar="EXPERIMENT", nargs="?", help="table1 .. figure26, appendix-a, chaos, or all")
+    p.add_argument("--list", action="store_true", help="show the experiments, what they cost and what is comparable")
+    p.add_argument("--redraw", metavar="DIR", help="only draw again what DIR/EXPERIMENT, or a copy of it, holds")
+    what = p.add_argument_group("what is run")
+    what.add_argument("--scale", choices=SCALES, default="cpu", help="cpu: small runs (default); paper: its own")
+    what.add_argument("--data", metavar="DIR", help="where the data set lies")
+    what.add_argument("--seeds", metavar="N", type=int, nargs="+", help="default: the plan's")
+    what.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="for every run; what a row sets itself stays"
+    )
+    what.add_argument("--full", action="store_true", help="also what the plan leaves out by default (appendix-c)")
+    what.add_argument("--plan", metavar="FILE.toml", help="another plan than the package's plan.toml")
+    how = p.add_argument_group("how")
+    how.add_argument("-o", "--output", metavar="DIR", help="default: repro-cpu or repro-paper")
+    how.add_argument("--runs", metavar="DIR", help="folder for the runs (default: DIR/runs)")
+    how.add_argument("--jobs", metavar="N", type=int, help="runs at a time (default: one per core; one on a GPU)")
+    how.add_argument("--nice", metavar="N", type=int, default=0, help="niceness of the runs, 0 to 19")
+    how.add_argument("--device", default="cpu", help="cpu (default) or cuda")
+    how.add_argument("--amp", action="store_true", help="mixed precision, on a GPU only")
+    more = p.add_argument_group("for single experiments")
+    more.add_argument(
+        "--model", metavar="FILE", nargs="+", default=[], help="chaos: a checkpoint or run, .bnn files beside it"
+    )
+    more.add_argument("--images", metavar="N", type=int, help="chaos: test images (default: all); figure4: 512")
+    more.add_argument("--depth-images", metavar="N", type=int, default=1000, help="chaos: for single places")
+    more.add_argument("--grid", metavar="N", type=int, default=21, help="figure4: points each way")
+    more.add_argument("--bench", metavar="ARGS", default="--threads 1", help="table4: for ovsw-bench, as one word")
+
+
+@command("ovsw-repro", "Reproduce the tables and figures of the OvSW paper.", options, EPILOG)
+def main(args: argparse.Namespace) -> int:
+    try:
+        return _main(args)
+    except ModuleNotFoundError as e:
+        raise RuntimeError(f"{e.name} is needed to reproduce: pip install 'ovsw[train,export,bench]'") from None
+
+
+def _main(args: argparse.Namespace) -> int:
+    _check(args)
+    if args.redraw is not None:
+        return _redraw(Path(args.redraw), args.experiment)
+    plan = load_plan(args.scale, Path(args.plan) if args.plan else None, args.seeds, args.set, args.full)
+    jobs = args.jobs or (1 if args.device.startswith("cuda") else _cores())
+    if args.list:
+        print(_listing(plan, jobs))
+        return 0
+    if not args.experiment:
+        raise ValueError("an EXPERIMENT is needed; --list shows them")
+    chosen = list(plan.experiments.values()) if args.experiment == "all" else [plan.find(args.experiment)]
+    if len(chosen) == 1 and chosen[0].nothing:
+        raise ValueError(f"{chosen[0].name}: {chosen[0].nothing}")
+    output = Path(args.output or f"repro-{args.scale}")
+    runs = Path(args.runs) if args.runs else output / "runs"
+    where = Where(runs, Path(args.data) if args.data else None, args.device, args.amp)
+    work = _Work(args, output, where, How(jobs, args.nice, None if args.device.startswith("cuda") else 1))
+    unready = _without_data({e.name: work.needed(e) for e in chosen}, where)
+    output.mkdir(parents=True, exist_ok=True)
+    cost = plan.minutes(chosen, jobs)
+    about = "" if cost is None or args.set else f", about {duration(60 * cost)} if nothing is done yet"
+    print(f"{', '.join(e.name for e in chosen)}: results in {output}, runs in {runs}{about}", file=sys.stderr)
+    problems = [f"{name} was left out: {why}" for name, why in unready.items()]
+    with locked(runs):
+        for experiment in (e for e in chosen if e.name not in unready):
+            problems += work.do(experiment)
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise RuntimeError(f"{problems[0]}{more}; the same command tries again")
+    return 0
+
+
+class _Work:
+    """One call of the command."""
+
+    def __init__(self, args: argparse.Namespace, output: Path, where: Where, how: How) -> None:
+        self.args, self.output, self.where, self.how = args, output, where, how
+
+    def needed(self, experiment: Experiment) -> list[Run]:
+        """The runs that an experiment is made from."""
+        given = experiment.name == "chaos" and self.args.model
+        return [] if experiment.nothing or given else experiment.runs()
+
+    def do(self, experiment: Experiment) -> list[str]:
+        """Runs an experiment and reports it. Returns what went wrong."""
+        if experiment.nothing:
+            print(f"\n{experiment.title}\n{experiment.name}: {experiment.nothing}")
+            return []
+        runs = self.needed(experiment)
+        failures = train(runs, self.where, self.how)
+        folder = self.output / experiment.name
+        if experiment.name == "table4":
+            return _table4(folder, self.args.bench)
+        if experiment.name == "chaos":
+            return [f"{k}: {v}" for k, v in failures.items()] or self._chaos(experiment, folder)
+        if "landscape" in experiment.figures:
+            failures.update(self._landscapes([run for run in runs if run.slug not in failures]))
+        from ovsw.repro.report import report
+        from ovsw.repro.results import collect
+
+        collect(experiment, self.where, folder, failures)
+        print(f"\n{experiment.title}\n{report(folder)}\nwrote {folder}", flush=True)
+        return [f"{slug}: {reason}" for slug, reason in failures.items()]
+
+    def _landscapes(self, runs: list[Run]) -> dict[str, str]:
+        """The loss around each of these runs, as ovsw-landscape computes it; what is there already is kept."""
+        jobs, images = [], self.args.images or 512
+        for run in runs:
+            folder = self.where.of(run)
+            made = folder / "landscape.json"  # written last
+            settings = json.dumps({"grid": self.args.grid, "images": images})
+            if (folder / "diverged.txt").is_file() or (made.is_file() and made.read_text() == settings):
+                continue
+            data = () if self.where.data is None else ("--data", str(self.where.data))
+            size = ("--grid", str(self.args.grid), "--images", str(images))
+            arguments = (str(folder / "last.pth"), *data, "-o", str(folder / "landscape.png"), *size)
+            jobs.append(Job(run.slug, "ovsw.train.landscape", arguments, folder / "landscape.log"))
+        failures: dict[str, str] = {}
+
+        def done(job: Job, reason: str) -> None:
+            print(f"{job.name}: landscape {reason or 'done'}", file=sys.stderr, flush=True)
+            if reason:
+                failures[job.name] = reason
+            else:
+                settings = json.dumps({"grid": self.args.grid, "images": images})
+                replace_file(job.log.with_name("landscape.json"), settings.encode())
+
+        run_jobs(jobs, self.how, done)
+        return failures
+
+    def _chaos(self, experiment: Experiment, folder: Path) -> list[str]:
+        import torch
+
+        from ovsw.repro.chaos import study
+        from ovsw.repro.chaos_report import chaos_report
+
+        given = [Path(name) for name in self.args.model]
+        checkpoints = [path for path in given if path.suffix != ".bnn"]
+        files = {path.name: path for path in given if path.suffix == ".bnn"}
+        if given and len(checkpoints) != 1:
+            raise ValueError("--model takes one checkpoint or run, which is the judge, and .bnn files beside it")
+        checkpoint = checkpoints[0] if given else self.where.of(experiment.runs()[0])
+        checkpoint = checkpoint / "last.pth" if checkpoint.is_dir() else checkpoint
+        torch.set_num_threads(self.how.jobs)
+        split = _test_images(checkpoint, self.where.data, experiment)
+        found = study(checkpoint, split, files, self.args.images, self.args.depth_images)
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / "chaos.json", (json.dumps(found, indent=1) + "\n").encode())
+        print(f"\n{experiment.title}\n{chaos_report(folder)}wrote {folder}")
+        return []
+
+
+def _test_images(checkpoint: Path, data: Path | None, experiment: Experiment) -> MemorySet:
+    """The test images that a checkpoint of ovsw-train was evaluated on, or else the plan's."""
+    from ovsw.datasets import MemorySet
+    from ovsw.nn.checkpoint import read
+    from ovsw.train.recipe import from_dict
+    from ovsw.train.trainer import open_data
+
+    content = read(checkpoint)
+    kept = content.get("ovsw") if isinstance(content, dict) else None
+    recipe = experiment.points[0].recipe
+    if isinstance(kept, dict) and isinstance(kept.get("recipe"), dict):
+        recipe = from_dict(kept["recipe"])
+    split = open_data(recipe, data, "test")
+    if not isinstance(split, MemorySet):
+        raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; chaos takes CIFAR and the like")
+    return split
+
+
+def _table4(folder: Path, arguments: str) -> list[str]:
+    """ovsw-bench's own table, with the paper's rows; as CSV its rows and the paper's."""
+    from ovsw.bench.cli import main as bench
+    from ovsw.bench.table import PAPER, PAPER_ENGINE
+    from ovsw.repro.results import write_csv
+
+    folder.mkdir(parents=True, exist_ok=True)
+    outputs = [f"--{kind}={folder / name}" for kind, name in _BENCH_FILES.items()]
+    code = bench([*shlex.split(arguments), *outputs])
+    if code:
+        return [f"table4: ovsw-bench ended with exit code {code}"]
+    rows = [
+        (r["network"], r["wa"], r["engine"], r["precision"], r.get("size_mb", ""))
+        + tuple(r["latency_ms"][key] for key in ("median", "p10", "p90"))
+        for r in json.loads((folder / "bench.json").read_text())["rows"]
+    ]
+    rows += [(p.network, p.wa, PAPER_ENGINE, "", p.size_mb, p.ms, "", "") for p in PAPER]
+    head = ("network", "wa", "engine", "precision", "size_mb", "latency_ms", "latency_p10", "latency_p90")
+    write_csv(folder / "table.csv", head, rows)
+    return []
+
+
+_BENCH_FILES = {"json": "bench.json", "markdown": "table.md", "plot": "latency.png"}
+
+
+def _redraw(folder: Path, name: str | None) -> int:
+    from ovsw.repro.chaos_report import chaos_report
+    from ovsw.repro.report import report
+
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder")
+    if (folder / "chaos.json").is_file():
+        print(chaos_report(folder), end="")
+        return 0
+    if (folder / "bench.json").is_file():
+        raise ValueError(f"{folder}: table4 is measured and drawn by ovsw-bench, run it again")
+    about = folder / "experiment.json"
+    if not about.is_file():
+        raise ValueError(f"{folder}: has neither experiment.json nor chaos.json, it is not of ovsw-repro")
+    kept = json.loads(about.read_text(encoding="utf-8")).get("name")
+    if name is not None and load_plan("cpu").find(name).name != kept:
+        raise ValueError(f"{folder}: holds {kept}, not {name}")
+    print(report(folder))
+    return 0
+
+
+def _listing(plan: Plan, jobs: int) -> str:
+    parts, before = [], list[Experiment]()
+    for e in plan.experiments.values():
+        lines = [e.nothing or f"cost: {_cost(plan, e, before, jobs)}"]
+        before.append(e)
+        lines += [f"comparable: {e.comparable}", f"not comparable: {e.different}"]
+        wrapped = (textwrap.fill(s, 116, initial_indent="  ", subsequent_indent="    ") for s in lines)
+        parts.append("\n".join([f"{e.name}: {e.title}", *wrapped]))
+    cost = plan.minutes(list(plan.experiments.values()), jobs)
+    total = "" if cost is None else f", about {duration(60 * cost)} with {jobs} at a time"
+    about = next(iter(plan.experiments.values())).about
+    parts.append(f"all: everything above, runs that experiments share once{total}\n  scale {plan.scale}: {about}")
+    return "\n\n".join(parts)
+
+
+def _cost(plan: Plan, experiment: Experiment, before: list[Experiment], jobs: int) -> str:
+    """Of an experiment alone, and after others whose runs it shares."""
+    runs = len({run.slug for run in experiment.runs()})
+    alone, done, both = (plan.minutes(list(e), jobs) for e in ([experiment], before, [*before, experiment]))
+    count = f"{runs} run{'s' if runs > 1 else ''}" if runs else ""
+    if alone is None or done is None or both is None:
+        return count or duration(60 * experiment.minutes)
+    time = f"about {duration(60 * alone)} with {jobs} at a time, {duration(60 * (both - done))} after those above"
+    return f"{count}, {time}" if runs else f"about {duration(60 * experiment.minutes)}"
+
+
+def _check(args: argparse.Namespace) -> None:
+    for option in ("jobs", "images", "depth_images"):
+        value = getattr(args, option)
+        if value is not None and value < 1:
+            raise ValueError(f"--{option.replace('_', '-')} is {value}, expected at least 1")
+    if args.grid < 2:
+        raise ValueError(f"--grid is {args.grid}, expected at least 2")
+    if not 0 <= args.nice <= 19:
+        raise ValueError(f"--nice is {args.nice}, expected 0 to 19")
+    missing = [name for name in args.model if not Path(name).exists()]
+    if missing:
+        raise FileNotFoundError(f"{missing[0]}: no such file or folder")
+    if args.amp and not args.device.startswith("cuda"):
+        raise ValueError("--amp needs a GPU")
+
+
+def _without_data(needed: dict[str, list[Run]], where: Where) -> dict[str, str]:
+    """Experiments whose data set is not there, with the reason, found before a dozen children stumble over it.
+
+    Raises ValueError if that is so for all that train.
+    """
+    found: dict[str, str] = {}
+    opened: dict[tuple[str, str], str] = {}
+    for name, runs in needed.items():
+        for recipe in (run.recipe for run in runs):
+            key = (recipe.data.kind, recipe.network.name)
+            if key not in opened:
+                opened[key] = _fault(recipe, where.data)
+            if opened[key]:
+                found[name] = opened[key]
+    if found and all(name in found for name, runs in needed.items() if runs):
+        raise ValueError(next(iter(found.values())))
+    return found
+
+
+def _fault(recipe: Recipe, data: Path | None) -> str:
+    from ovsw.train.trainer import open_data
+
+    if data is None and recipe.data.kind != "synthetic":
+        return f"--data DIR is needed: the runs train on {recipe.data.kind}"
+    try:
+        open_data(recipe, data, "test")
+    except ValueError as e:
+        return str(e)
+    return ""
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(None))

@@ -1,0 +1,195 @@
+"""Pictures of an experiment: accuracies as dots, sweeps, epochs, histograms of silent weights, loss landscapes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ovsw.format import replace_file
+from ovsw.repro.results import Mean, Results, Row
+from ovsw.train.flips import pyplot
+
+ALL, NEVER = "#9ecae1", "#de2d26"
+DPI = 120
+
+
+def draw(results: Results, folder: Path) -> list[str]:
+    """Draws what the experiment asks for. Returns the names of the files, without those that have nothing to show."""
+    names = []
+    for kind in results.about["figures"]:
+        if kind not in KINDS:
+            raise ValueError(f"{folder}: unknown figure '{kind}'; known are {', '.join(KINDS)}")
+        figure = KINDS[kind](results)
+        if figure is not None:
+            names.append(f"{kind}.png")
+            save(figure, folder / names[-1])
+    return names
+
+
+def save(figure: Any, path: Path) -> None:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI)
+    pyplot().close(figure)
+    replace_file(path, buffer.getvalue())
+
+
+def _finish(figure: Any, results: Results) -> Any:
+    about = results.about
+    figure.suptitle(about["title"], fontsize=11)
+    seeds = f"{len(about['seeds'])} seed{'s' if len(about['seeds']) > 1 else ''}"
+    figure.text(0.5, 0.008, f"{about['about']}; {seeds}", ha="center", fontsize=7, color="0.35", wrap=True)
+    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    return figure
+
+
+def _dots(results: Results) -> Any:
+    """One line per row: every seed, and the mean."""
+    figure, axis = pyplot().subplots(figsize=(7, 1.3 + 0.55 * len(results.rows)))
+    for i, row in enumerate(results.rows):
+        values = row.values("test_acc1")
+        axis.plot(values, [i] * len(values), "o", color="#3182bd", alpha=0.6, label="one seed" if i == 0 else None)
+        if values:
+            mean = Mean.of(values)
+            axis.plot([mean.mean], [i], "|", color="black", ms=22, mew=2, label="mean" if i == 0 else None)
+            axis.annotate(mean.text(), (mean.mean, i), (0, 13), textcoords="offset points", ha="center", fontsize=8)
+    axis.set_yticks(range(len(results.rows)), [row.label for row in results.rows])
+    axis.set_ylim(len(results.rows) - 0.4, -0.7)
+    axis.margins(x=0.12)
+    axis.set_xlabel("test accuracy after the last epoch, %")
+    axis.grid(alpha=0.3, axis="x")
+    axis.legend(fontsize=8, loc="best", markerscale=0.5)
+    return _finish(figure, results)
+
+
+def _sweep(results: Results) -> Any:
+    """Accuracy over the setting that is swept; a reference as a line across, with its deviation."""
+    about = results.about
+    figure, axis = pyplot().subplots(figsize=(7, 4.4))
+    if about["log"]:
+        axis.set_xscale("log")
+    colours = pyplot().rcParams["axes.prop_cycle"].by_key()["color"]
+    series = list(dict.fromkeys(row.series for row in results.rows))
+    for name, colour in zip(series, colours):
+        mine = [row for row in results.rows if row.series == name]
+        if name == about["reference"]:
+            mean = Mean.of(mine[0].values("test_acc1"))
+            if mean.n:
+                axis.axhline(mean.mean, color="0.4", ls="--", label=f"{name}: {mean.text()}")
+                spread = mean.deviation or 0.0
+                axis.axhspan(mean.mean - spread, mean.mean + spread, color="0.4", alpha=0.12, lw=0)
+            continue
+        mine = sorted(mine, key=lambda row: row.x or 0.0)
+        found = [(row, Mean.of(row.values("test_acc1"))) for row in mine if row.values("test_acc1")]
+        x = [row.x for row, _ in found]
+        deviations = [mean.deviation or 0.0 for _, mean in found]
+        axis.errorbar(x, [m.mean for _, m in found], deviations, color=colour, marker="o", capsize=3, label=name)
+        for row in mine:
+            values = row.values("test_acc1")
+            axis.plot([row.x] * len(values), values, ".", color=colour, alpha=0.5, ms=5)
+            if row.diverged:
+                text = f"{row.diverged} of {len(row.runs)}\ndiverged"
+                axis.annotate(text, (row.x, 0.02), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
+    ticks = sorted({row.x for row in results.rows if row.series != about["reference"] and row.x is not None})
+    axis.set_xticks(ticks, [f"{x:g}" for x in ticks])
+    axis.minorticks_off()
+    axis.set_xlabel(about["x_label"])
+    axis.set_ylabel("test accuracy after the last epoch, %")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    return _finish(figure, results)
+
+
+def _epochs(results: Results) -> Any:
+    """Accuracy and flip rate after every epoch, means over the seeds."""
+    rows = [row for row in results.rows if any(run.metrics for run in row.runs)]
+    if not rows:
+        return None
+    figure, axes = pyplot().subplots(1, 2, figsize=(10, 4.2))
+    for row in rows:
+        x, accuracy = _per_epoch(row, "test_acc1")
+        axes[0].plot(x, accuracy, marker="o", ms=3, label=row.label)
+        axes[1].plot(x, 100 * _per_epoch(row, "flip_rate")[1], marker="o", ms=3, label=row.label)
+    longest = max(len(run.metrics) for row in rows for run in row.runs)
+    for axis, what in zip(axes, ("test accuracy, %", "weights that flipped in the epoch, %")):
+        axis.set_xlabel("epoch")
+        axis.set_ylabel(what)
+        axis.grid(alpha=0.3)
+        if longest <= 12:
+            axis.set_xticks(range(1, longest + 1))
+    axes[1].set_ylim(bottom=0)
+    axes[0].legend(fontsize=8)
+    return _finish(figure, results)
+
+
+def _per_epoch(row: Row, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Epochs that every run of a row has, and the mean of a metric at each."""
+    columns = [[r[name] for r in run.metrics] for run in row.runs if run.metrics]
+    n = min(map(len, columns))
+    return np.arange(1, n + 1), np.array([column[:n] for column in columns]).mean(axis=0)
+
+
+def _histogram(results: Results) -> Any:
+    """Initial weights and those that never flipped: a row per layer, a column per method, the same axes in a row."""
+    rows = [row for row in results.rows if any(run.histograms for run in row.runs)]
+    layers = results.about["layers"]
+    if not rows:
+        return None
+    shape = (len(layers), len(rows))
+    figure, axes = pyplot().subplots(
+        *shape, figsize=(4.6 * shape[1], 3.3 * shape[0] + 0.5), squeeze=False, sharex="row", sharey="row"
+    )
+    for i, layer in enumerate(layers):
+        for j, row in enumerate(rows):
+            kept = [run.histograms[layer] for run in row.runs if layer in run.histograms]
+            total = sum(h.all.sum() for h in kept)
+            share = Mean.of([run.flips[layer][1] for run in row.runs if layer in run.flips])
+            sums = (np.sum([getattr(h, name) for h in kept], axis=0) * 100 / total for name in ("all", "never"))
+            for values, colour, label in zip(sums, (ALL, NEVER), ("all", f"never flipped: {share.text(100)} %")):
+                axes[i, j].stairs(values, kept[0].edges, fill=True, color=colour, label=label)
+            axes[i, j].set_title(f"{row.label}: {layer}", fontsize=10)
+            axes[i, j].set_xlabel("initial weight")
+            axes[i, j].legend(fontsize=8, loc="upper right")
+        axes[i, 0].set_ylabel("share of the layer's weights, %")
+        top = axes[i, 0].get_ylim()[1]
+        axes[i, 0].set_ylim(0, 1.25 * top)
+    return _finish(figure, results)
+
+
+def _landscape(results: Results) -> Any:
+    """The surfaces side by side, with the same levels and colours."""
+    found = [(row, run) for row in results.rows for run in row.runs[:1] if run.landscape is not None]
+    if not found:
+        return None
+    losses = [run.landscape[:, 2] for _, run in found]  # type: ignore[index]
+    low, high = min(v.min() for v in losses), max(v.max() for v in losses)
+    levels = np.linspace(low, high, 25)
+    figure = pyplot().figure(figsize=(5 * len(found), 8))
+    for i, (row, run) in enumerate(found):
+        points = run.landscape
+        assert points is not None
+        side = round(len(points) ** 0.5)
+        a, b, loss = (points[:, k].reshape(side, side) for k in range(3))
+        surface = figure.add_subplot(2, len(found), 1 + i, projection="3d")
+        surface.plot_surface(a, b, loss, cmap="viridis", vmin=low, vmax=high, linewidth=0)
+        surface.set_zlim(low, high)
+        surface.set_title(f"{row.label}, seed {run.seed}\nloss {loss.min():.2f} to {loss.max():.2f}", fontsize=10)
+        flat = figure.add_subplot(2, len(found), 1 + len(found) + i)
+        filled = flat.contourf(a, b, loss, levels, cmap="viridis")
+        flat.plot(0, 0, "r+", ms=10)
+        flat.set_xlabel("direction 1")
+        flat.set_ylabel("direction 2")
+        figure.colorbar(filled, label="loss")
+    return _finish(figure, results)
+
+
+KINDS: dict[str, Callable[[Results], Any]] = {
+    "dots": _dots,
+    "sweep": _sweep,
+    "epochs": _epochs,
+    "histogram": _histogram,
+    "landscape": _landscape,
+}

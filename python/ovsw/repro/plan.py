@@ -1,0 +1,239 @@
+"""The plan: experiments, their points and runs, as plan.toml has them.
+
+A run is a recipe as it will be used, and a seed. Its folder's name says all that differs from the usual recipe, so
+that experiments that come to the same settings share it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ovsw.networks import network
+from ovsw.train.recipe import Recipe, as_dict, load_recipe, set_values
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PLAN = Path(__file__).parent / "plan.toml"
+SCALES = ("cpu", "paper")
+SECTIONS = ("network", "data", "train", "ovsw")
+_BY_SCALE = ("comparable", "different", "layers", "nothing")
+IGNORED = {("data", "workers"), ("train", "seeds")}  # change nothing in a run
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training: `recipe` is what `ovsw-train NAME --set ...` will use."""
+
+    name: str
+    settings: tuple[str, ...]
+    seed: int
+    recipe: Recipe = field(compare=False, hash=False)
+
+    @property
+    def slug(self) -> str:
+        usual = as_dict(Recipe())
+        changed = [
+            f"{key if key != 'momentum' else f'{section}-{key}'}{_word(value)}"
+            for section, key, value in flat(self.recipe)
+            if value != usual[section][key] and (section, key) not in IGNORED | {("network", "name")}
+        ]
+        return "-".join([network(self.recipe.network.name).short, *changed, f"s{self.seed}"])
+
+    @property
+    def epochs(self) -> int:
+        return self.recipe.train.epochs
+
+    @property
+    def arguments(self) -> list[str]:
+        """What `ovsw-train` is given, without folders."""
+        return [self.name, *(part for s in self.settings for part in ("--set", s)), "--seed", str(self.seed)]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A row of a table, a point of a curve: settings, and what the paper has there."""
+
+    label: str
+    series: str
+    name: str
+    settings: tuple[str, ...]
+    recipe: Recipe = field(compare=False, hash=False)
+    paper: str = ""
+    never: tuple[float, ...] = ()
+
+    def runs(self, seeds: Sequence[int]) -> list[Run]:
+        return [Run(self.name, self.settings, seed, self.recipe) for seed in seeds]
+
+
+@dataclass
+class Experiment:
+    """A table or figure at one scale. `nothing` is the reason if there is nothing to run."""
+
+    name: str
+    title: str
+    comparable: str
+    different: str
+    scale: str
+    about: str
+    points: list[Point]
+    seeds: list[int]
+    figures: list[str] = field(default_factory=list)
+    x: str = ""
+    x_label: str = ""
+    log: bool = False
+    reference: str = ""
+    layers: list[str] = field(default_factory=list)
+    nothing: str = ""
+    minutes: float = 0.0
+
+    def runs(self) -> list[Run]:
+        """All runs, seed by seed, so that what is there when it is stopped can be compared."""
+        return [run for seed in self.seeds for point in self.points for run in point.runs([seed])]
+
+
+@dataclass
+class Plan:
+    """All experiments of a plan file at one scale; `names` maps every name that a user may give."""
+
+    scale: str
+    experiments: dict[str, Experiment]
+    names: dict[str, str]
+    seconds_per_epoch: float | None  # on one core; None: not known
+
+    def find(self, name: str) -> Experiment:
+        if name not in self.names:
+            known = [*self.names, "all"]
+            close = difflib.get_close_matches(name, known, 1, 0.4)
+            hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(self.experiments)}, all;"
+            raise ValueError(f"no experiment '{name}', {hint} --list shows them all")
+        return self.experiments[self.names[name]]
+
+    def minutes(self, experiments: Sequence[Experiment], jobs: int) -> float | None:
+        """What they take together; runs that they share count once."""
+        runs = {run.slug: run for e in experiments for run in e.runs()}
+        if self.seconds_per_epoch is None:
+            return None
+        training = sum(run.epochs for run in runs.values()) * self.seconds_per_epoch / 60 / jobs
+        return training + sum(e.minutes for e in experiments)
+
+
+def load_plan(
+    scale: str,
+    path: Path | None = None,
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    full: bool = False,
+) -> Plan:
+    """Reads a plan file. Raises ValueError.
+
+    `seeds` and `settings` are the user's, for every run; what a point sets itself stays.
+    """
+    path = path or PLAN
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        about = content["scales"][scale]
+        experiments = {
+            name: _experiment(name, table, scale, about, seeds, settings, full)
+            for name, table in content["experiments"].items()
+        }
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as e:
+        raise ValueError(f"{path}: not a plan ({e})") from None
+    except KeyError as e:
+        raise ValueError(f"{path}: lacks {e} for scale {scale}") from None
+    names = {name: name for name in experiments}
+    names |= {other: name for name, table in content["experiments"].items() for other in table.get("also", [])}
+    rate = about.get("images_per_second")
+    return Plan(scale, experiments, names, about["images"] / rate if rate else None)
+
+
+def _experiment(
+    name: str,
+    table: dict[str, Any],
+    scale: str,
+    about: dict[str, Any],
+    seeds: Sequence[int] | None,
+    settings: Sequence[str],
+    full: bool,
+) -> Experiment:
+    points = [_point(entry, about, settings) for entry in table.get(scale, ()) if full or not entry.get("full", False)]
+    chosen = seeds or about.get("seeds") or (points[0].recipe.train.seeds if points else [])
+    return Experiment(
+        name,
+        comparable=_text(table["comparable"], about, "comparable", scale),
+        different=_text(table["different"], about, "different", scale),
+        scale=scale,
+        about="; changed: ".join([about["about"], *([", ".join(settings)] if settings else [])]),
+        points=points,
+        seeds=list(dict.fromkeys(chosen[:1] if table.get("one_seed") else chosen)),
+        layers=table.get("layers", {}).get(scale, []),
+        nothing=table.get("nothing", {}).get(scale, "") or _clash(table, scale, settings),
+        **{key: value for key, value in table.items() if key not in (*_BY_SCALE, "also", "one_seed", *SCALES)},
+    )
+
+
+def _text(value: Any, about: dict[str, Any], key: str, scale: str) -> str:
+    """A text for both scales, or one of this scale's, or else what holds for all experiments of the scale."""
+    return str(value.get(scale) or about[key]) if isinstance(value, dict) else str(value)
+
+
+def _clash(table: dict[str, Any], scale: str, settings: Sequence[str]) -> str:
+    """Why the user's settings and a sweep do not go together: its recipes have the values that are swept."""
+    swept = table.get("x", "")
+    fixed = any("recipe" in entry for entry in table.get(scale, ()))
+    changed = [s for s in settings if s.partition("=")[0].strip() == swept]
+    return f"--set {changed[0]} would change what it sweeps" if fixed and changed else ""
+
+
+def _point(entry: dict[str, Any], about: dict[str, Any], settings: Sequence[str]) -> Point:
+    name = entry.get("recipe") or about["recipe"]
+    chosen = _last_of_each([*about.get("set", ()), *settings, *entry.get("set", ())])
+    recipe = load_recipe(name)
+    set_values(recipe, chosen)
+    label = entry["label"]
+    return Point(
+        label,
+        entry.get("series", label),
+        name,
+        tuple(chosen),
+        recipe,
+        entry.get("paper", ""),
+        tuple(entry.get("never", ())),
+    )
+
+
+def _last_of_each(settings: Sequence[str]) -> list[str]:
+    """Settings without those that a later one overrides."""
+    return list({s.partition("=")[0].strip(): s for s in settings}.values())
+
+
+def flat(recipe: Recipe) -> list[tuple[str, str, Any]]:
+    """(section, key, value) of all that a run depends on."""
+    content = as_dict(recipe)
+    return [(section, key, value) for section in SECTIONS for key, value in content[section].items()]
+
+
+def same_run(a: Recipe, b: Recipe) -> bool:
+    """Whether two recipes train the same network, whatever they are called."""
+    left, right = ([row for row in flat(r) if row[:2] not in IGNORED] for r in (a, b))
+    return left == right
+
+
+def value_of(recipe: Recipe, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return as_dict(recipe)[section][name]
+
+
+def _word(value: Any) -> str:
+    """A value as a part of a file name."""
+    if isinstance(value, bool):
+        return "-on" if value else "-off"
+    return re.sub(r"[^A-Za-z0-9.+-]+", "_", f"{value:g}" if isinstance(value, float) else str(value))

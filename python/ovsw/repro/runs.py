@@ -1,0 +1,182 @@
+"""The runs of a plan, trained by `ovsw-train` in child processes, one folder each.
+
+Whatever ends this process or a child, the same call goes on from the last epoch that was finished. A folder has
+config.json (recipe as used, seed, command), metrics.csv, the checkpoints, train.log, and diverged.txt if its loss did.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ovsw.format import replace_file
+from ovsw.repro.plan import Run, same_run
+from ovsw.repro.pool import How, Job, run_jobs
+from ovsw.train.recipe import as_dict, from_dict
+
+DIVERGED = re.compile(r"the loss is \S+ in epoch \d+")
+
+
+@dataclass(frozen=True)
+class Where:
+    """Folder of all runs, data set, and the device that ovsw-train is given."""
+
+    folder: Path
+    data: Path | None = None
+    device: str = "cpu"
+    amp: bool = False
+
+    def of(self, run: Run) -> Path:
+        return self.folder / run.slug
+
+
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """The rows of a run's metrics.csv, none if it has not finished an epoch."""
+    path = folder / "metrics.csv"
+    if not path.is_file():
+        return []
+    try:
+        with path.open(newline="", encoding="utf-8") as f:
+            return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(f)]
+    except (TypeError, ValueError, AttributeError):
+        raise ValueError(f"{path}: damaged") from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config["recipe"] = from_dict(config["recipe"])
+        int(config["seed"])
+        return dict(config)
+    except (ValueError, KeyError, TypeError) as e:
+        raise ValueError(f"{path}: not the config of a run ({e})") from None
+
+
+def finished(folder: Path, run: Run) -> bool:
+    """Whether there is nothing left to train; raises ValueError if the folder holds another run."""
+    if not (folder / "config.json").is_file():
+        return False
+    config = read_config(folder)
+    if config["seed"] != run.seed or not same_run(config["recipe"], run.recipe):
+        raise ValueError(f"{folder}: holds a run of another recipe or seed; remove it or choose another -o")
+    return (folder / "diverged.txt").is_file() or len(read_metrics(folder)) >= run.epochs
+
+
+def train(runs: Sequence[Run], where: Where, how: How) -> dict[str, str]:
+    """Trains what is left of these runs. Returns the reasons of those that failed, by slug."""
+    distinct = list({run.slug: run for run in runs}.values())
+    open_runs = [run for run in distinct if not finished(where.of(run), run)]
+    if not open_runs:
+        return {}
+    progress = _Progress(distinct, open_runs, where, how.jobs)
+    failures: dict[str, str] = {}
+    by_name = {run.slug: run for run in open_runs}
+
+    def done(job: Job, reason: str) -> None:
+        run = by_name[job.name]
+        if DIVERGED.search(reason):
+            text = DIVERGED.findall(reason)[0]
+            replace_file(where.of(run) / "diverged.txt", f"{text}\n".encode())
+            progress.say(f"{run.slug}: diverged, {text}")
+        elif reason:
+            failures[run.slug] = reason
+            progress.say(f"{run.slug}: failed: {reason}")
+        else:
+            _complete_metrics(where.of(run), run)
+
+    run_jobs([_job(run, where, progress) for run in open_runs], how, done)
+    return failures
+
+
+def _job(run: Run, where: Where, progress: _Progress) -> Job:
+    folder = where.of(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".*.pth.*"):  # of a save that was cut short
+        left.unlink()
+    command = " ".join(["ovsw-train", *run.arguments])
+    config = {"recipe": as_dict(run.recipe), "seed": run.seed, "command": command}
+    replace_file(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+    data = () if where.data is None else ("--data", str(where.data))
+    device = ("--device", where.device, *(("--amp",) if where.amp else ()))
+    arguments = (*run.arguments, *data, "-o", str(folder), "--resume", "--quiet", *device)
+    return Job(run.slug, "ovsw.train.cli", arguments, folder / "train.log", lambda: progress.look(run))
+
+
+def _complete_metrics(folder: Path, run: Run) -> None:
+    """A run that was killed between its last checkpoint and metrics.csv has the rows in the checkpoint alone."""
+    if len(read_metrics(folder)) >= run.epochs:
+        return
+    from ovsw.nn.checkpoint import read_run
+
+    rows = read_run(folder / "last.pth")["ovsw"]["metrics"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    replace_file(folder / "metrics.csv", text.getvalue().encode())
+
+
+@dataclass
+class _Progress:
+    """One line on stderr for every epoch that ends, with the time that is left."""
+
+    runs: list[Run]
+    open_runs: list[Run]
+    where: Where
+    jobs: int
+    began: float = field(default_factory=time.monotonic)
+    seen: dict[str, int] = field(default_factory=dict)
+    trained: int = 0  # epochs of this call
+
+    def __post_init__(self) -> None:
+        self.seen = {run.slug: len(read_metrics(self.where.of(run))) for run in self.open_runs}
+        epochs = sum(run.epochs - self.seen[run.slug] for run in self.open_runs)
+        done = len(self.runs) - len(self.open_runs)
+        self.say(f"{len(self.runs)} runs, {done} of them done; {epochs} epochs to train, {self.jobs} run(s) at a time")
+
+    def look(self, run: Run) -> None:
+        rows = read_metrics(self.where.of(run))
+        if len(rows) <= self.seen[run.slug]:
+            return
+        self.trained += len(rows) - self.seen[run.slug]
+        self.seen[run.slug] = len(rows)
+        left = sum(r.epochs - self.seen[r.slug] for r in self.open_runs)
+        seconds = (time.monotonic() - self.began) / self.trained * left
+        self.say(
+            f"{run.slug}: epoch {len(rows)}/{run.epochs}, test {rows[-1]['test_acc1']:.2f} %, "
+            f"{rows[-1]['seconds']:.0f} s; {left} epochs left, about {duration(seconds)}"
+        )
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+def duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Only one command at a time works in a folder; the system lifts the lock when a process ends, however it does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as handle:
+        try:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ModuleNotFoundError:  # not on this system
+            pass
+        except OSError:
+            raise RuntimeError(f"{folder}: another ovsw-repro is at work there") from None
+        yield

@@ -1,0 +1,161 @@
+"""The plan: every table and figure of the paper, what runs share, what it costs, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ovsw.repro import figures
+from ovsw.repro.cli import main
+from ovsw.repro.plan import PLAN, SCALES, load_plan
+from ovsw.train.recipe import load_recipe, recipes, set_values
+
+PAPER = [
+    *(f"table{i}" for i in range(1, 5)),
+    *("figure1a", "figure1b", "figure1c", "figure3a", "figure3b", "figure3c"),
+    *(f"figure{i}" for i in range(1, 27) if i != 3),
+]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_table_and_figure_is_there(scale: str) -> None:
+    plan = load_plan(scale)
+    for name in PAPER:
+        experiment = plan.find(name)
+        assert experiment.title
+        assert experiment.comparable
+        assert experiment.different
+        assert (
+            experiment.nothing or experiment.name in ("table4", "chaos") or (experiment.points and experiment.figures)
+        )
+    for experiment in plan.experiments.values():
+        assert set(experiment.figures) <= set(figures.KINDS)
+        labels = [point.label for point in experiment.points]
+        assert len(set(labels)) == len(labels)
+        slugs = [run.slug for run in experiment.runs()]
+        assert len(set(slugs)) == len(slugs), "two rows of one table are the same run"
+
+
+def test_points_are_what_their_labels_say() -> None:
+    found = {p.label: p.recipe for e in load_plan("cpu", full=True).experiments.values() for p in e.points}
+    assert (found["vanilla"].ovsw.ags, found["vanilla"].ovsw.sad) == (False, False)
+    assert (found["AGS"].ovsw.ags, found["AGS"].ovsw.sad, found["SAD"].ovsw.ags) == (True, False, False)
+    for value in (0.01, 0.02, 0.04, 0.06, 0.09):
+        assert found[f"lambda {value}"].ovsw.lam == value
+    for text in ("1e-4", "3e-4", "9e-4", "2.7e-3"):
+        assert found[f"gamma {text}"].ovsw.gamma == float(text)
+    for epochs in (3, 9):
+        assert found[f"OvSW, {epochs} epochs"].train.epochs == epochs
+    for init in ("normal", "uniform"):
+        for scale in (0.01, 0.1, 1, 10, 100):
+            network = found[f"{init}, {scale:g}"].network
+            assert (network.init, network.init_scale) == (init, scale)
+    for text in ("1e-3", "1e-2", "1e-1"):
+        lars = found[f"LARS, eta {text}"]
+        assert (lars.train.optimizer, lars.train.lars_eta, lars.ovsw.ags) == ("lars", float(text), False)
+
+
+def test_runs_are_shared() -> None:
+    """Equal settings are one folder whatever recipe they come from, others never."""
+    for scale in SCALES:
+        plan = load_plan(scale, full=True)
+        by_slug: dict[str, list[dict[str, object]]] = {}
+        for run in (run for e in plan.experiments.values() for run in e.runs()):
+            recipe = load_recipe(run.name)
+            set_values(recipe, list(run.settings))
+            settings = {s: vars(getattr(recipe, s)) for s in ("network", "data", "train", "ovsw")}
+            by_slug.setdefault(run.slug, []).append(settings)
+        assert all(entry == entries[0] for entries in by_slug.values() for entry in entries)
+        different = [str(entries[0]) + slug.rpartition("-s")[2] for slug, entries in by_slug.items()]
+        assert len(set(different)) == len(different)
+        vanilla = {e: plan.experiments[e].points[0].runs([46])[0].slug for e in ("table3", "figure1", "figure3a")}
+        assert len(set(vanilla.values())) == 1
+
+
+def test_costs() -> None:
+    """At most 40 minutes for each on two cores, after those before it, and five hours for all."""
+    plan = load_plan("cpu")
+    experiments = list(plan.experiments.values())
+    totals = [plan.minutes(experiments[:i], 2) or 0.0 for i in range(len(experiments) + 1)]
+    assert max(b - a for a, b in zip(totals, totals[1:])) <= 40
+    assert totals[-1] <= 300
+    (table3,) = (e for e in experiments if e.name == "table3")
+    assert plan.minutes([table3], 2) == pytest.approx(4 * 3 * 3 * 62.5 / 60 / 2)
+
+
+def test_paper_scale_is_the_recipes() -> None:
+    plan = load_plan("paper")
+    assert "3 epochs" in load_plan("cpu").experiments["table1"].different
+    assert "epochs" not in plan.experiments["table1"].different
+    known = {recipe.name for recipe in recipes()}
+    for experiment in plan.experiments.values():
+        assert {point.name for point in experiment.points} <= known
+        assert all(point.settings == () for point in experiment.points)
+    assert plan.experiments["table3"].seeds == [46, 47, 48, 49, 50]
+    assert plan.experiments["table2"].seeds == [42]
+    assert plan.experiments["figure3a"].points[1].recipe.train.epochs == 120
+
+
+def test_settings_of_the_user() -> None:
+    plan = load_plan("cpu", seeds=[5, 6, 5], settings=["train.epochs=2", "ovsw.lam=0.5"])
+    table3, sweep = plan.experiments["table3"], plan.experiments["figure3a"]
+    assert table3.seeds == [5, 6]
+    assert {p.recipe.train.epochs for p in table3.points} == {2}
+    assert [p.recipe.ovsw.lam for p in sweep.points[1:]] == [0.01, 0.02, 0.04, 0.06, 0.09]
+    assert "train.epochs=2" in table3.about
+    assert [p.recipe.train.epochs for p in plan.experiments["figure3c"].points] == [1, 3, 9, 1, 3, 9]
+    swept = load_plan("paper", settings=["ovsw.lam=0.5"]).experiments
+    assert "would change what it sweeps" in swept["figure3a"].nothing
+    assert swept["table3"].nothing == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["figure3d"], "no experiment 'figure3d', did you mean 'figure3"),
+        (["tabel3"], "did you mean 'table3'?"),
+        ([], "an EXPERIMENT is needed"),
+        (["table2"], "table2: not possible at scale cpu: ImageNet"),
+        (["table3-right"], "hyper-parameters"),
+        (["figure7"], "a diagram: nothing to run"),
+        (["table3"], "--data DIR is needed: the runs train on cifar10"),
+        (["table3", "--data", "nowhere"], "the folder nowhere does not exist"),
+        (["table3", "--set", "train.epoch=3"], "did you mean 'epochs'"),
+        (["table3", "--jobs", "0"], "--jobs is 0"),
+        (["table3", "--nice", "20"], "--nice is 20"),
+        (["figure4", "--grid", "1"], "--grid is 1"),
+        (["table3", "--amp"], "--amp needs a GPU"),
+        (["chaos", "--model", "nowhere.pth"], "nowhere.pth: no such file"),
+        (["--redraw", "nowhere"], "nowhere: no such folder"),
+        (["--redraw", "."], "neither experiment.json nor chaos.json"),
+        (["table3", "--plan", "p.toml"], "p.toml: not a plan"),
+        (["table3", "--plan", "q.toml"], "q.toml: lacks 'scales'"),
+    ],
+)
+def test_refusals(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One line that names the thing, exit code 2, nothing written."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_text("[[[")
+    (tmp_path / "q.toml").write_text("a = 1")
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert words in err
+    assert err.startswith("ovsw-repro: error: ")
+    assert len(err.splitlines()) == 1
+    assert out == ""
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p.toml", "q.toml"]
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    for scale in SCALES:
+        assert main(["--list", "--scale", scale, "--jobs", "2"]) == 0
+        out = capsys.readouterr().out
+        assert all(f"\n{name}: " in f"\n{out}" for name in [*load_plan(scale).experiments, "all"])
+    assert PLAN.read_text().count("[experiments.") == out.count("not comparable: ")
