@@ -41,14 +41,15 @@ def _finish(figure: Any, results: Results) -> Any:
     about = results.about
     figure.suptitle(about["title"], fontsize=11)
     seeds = f"{len(about['seeds'])} seed{'s' if len(about['seeds']) > 1 else ''}"
-    figure.text(0.5, 0.008, f"{about['about']}; {seeds}", ha="center", fontsize=7, color="0.35", wrap=True)
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    inch = 1 / figure.get_figheight()
+    figure.text(0.5, 0.06 * inch, f"{about['about']}; {seeds}", ha="center", fontsize=7, color="0.35", wrap=True)
+    figure.tight_layout(rect=(0, 0.2 * inch, 1, 1))
     return figure
 
 
 def _dots(results: Results) -> Any:
     """One line per row: every seed, and the mean."""
-    figure, axis = pyplot().subplots(figsize=(7, 1.3 + 0.55 * len(results.rows)))
+    figure, axis = pyplot().subplots(figsize=(7, 1.6 + 0.55 * len(results.rows)))
     for i, row in enumerate(results.rows):
         values = row.values("test_acc1")
         axis.plot(values, [i] * len(values), "o", color="#3182bd", alpha=0.6, label="one seed" if i == 0 else None)
