@@ -7,7 +7,6 @@ config.json (recipe as used, seed, command), metrics.csv, the checkpoints, train
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
 import sys
@@ -91,8 +90,6 @@ def train(runs: Sequence[Run], where: Where, how: How) -> dict[str, str]:
         elif reason:
             failures[run.slug] = reason
             progress.say(f"{run.slug}: failed: {reason}")
-        else:
-            _complete_metrics(where.of(run), run)
 
     run_jobs([_job(run, where, progress) for run in open_runs], how, done)
     return failures
@@ -110,20 +107,6 @@ def _job(run: Run, where: Where, progress: _Progress) -> Job:
     device = ("--device", where.device, *(("--amp",) if where.amp else ()))
     arguments = (*run.arguments, *data, "-o", str(folder), "--resume", "--quiet", *device)
     return Job(run.slug, "ovsw.train.cli", arguments, folder / "train.log", lambda: progress.look(run))
-
-
-def _complete_metrics(folder: Path, run: Run) -> None:
-    """A run that was killed between its last checkpoint and metrics.csv has the rows in the checkpoint alone."""
-    if len(read_metrics(folder)) >= run.epochs:
-        return
-    from ovsw.nn.checkpoint import read_run
-
-    rows = read_run(folder / "last.pth")["ovsw"]["metrics"]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    replace_file(folder / "metrics.csv", text.getvalue().encode())
 
 
 @dataclass

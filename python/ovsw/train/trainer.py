@@ -207,6 +207,8 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
     board = SummaryWriter(str(run.folder), purge_step=run.epoch + 1) if run.world.rank == 0 else None
     if run.epoch == 0:
         _save(run, "initial.pth", {})
+    else:
+        _write_metrics(run)  # killed between the two, a run has its last row in the checkpoint alone
     while run.epoch < recipe.train.epochs:
         began = time.perf_counter()
         row = {"epoch": run.epoch + 1, "lr": learning_rate(recipe.train, run.epoch)}
