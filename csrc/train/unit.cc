@@ -1,5 +1,7 @@
 #include "csrc/train/unit.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -22,6 +24,10 @@ constexpr int kShares = 8;  // a batch is cut into so many, whatever the number 
 class Workers {
  public:
   explicit Workers(int threads) : lock_(mutex_) {
+    if (owner_ != getpid()) {
+      (void)pool_.release();  // after a fork its threads are not here, and nobody could join them
+      owner_ = getpid();
+    }
     if (!pool_ || pool_->threads() != threads) {
       pool_.reset();
       pool_ = std::make_unique<ThreadPool>(threads);
@@ -42,11 +48,13 @@ class Workers {
  private:
   static std::mutex mutex_;
   static std::unique_ptr<ThreadPool> pool_;
+  static pid_t owner_;
   std::lock_guard<std::mutex> lock_;
 };
 
 std::mutex Workers::mutex_;
 std::unique_ptr<ThreadPool> Workers::pool_;
+pid_t Workers::owner_ = 0;
 
 // Where in the 16 sums each filter's signs point: block of channels, filter, window row, group of four, window column.
 // Backwards output channels are summed over; with stride 1 the window is then turned around.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -178,6 +180,23 @@ def test_threads_do_not_matter(isa: str) -> None:
         results.append([y.detach(), x.grad, *(p.grad for p in model.parameters()), *model.buffers()])
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other))
+
+
+def test_after_a_fork() -> None:
+    """A child has none of the threads of its parent, and trains all the same."""
+    code = """
+import os, torch
+from ovsw.nn import BinaryConv2d
+torch.set_num_threads(3)
+conv, x = BinaryConv2d(16, 16, 3, 1, 1), torch.randn(9, 16, 8, 8)
+expected = conv(x)
+child = os.fork()
+if child == 0:
+    os._exit(0 if torch.equal(conv(x), expected) else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert ran.stdout == "0\n", ran.stderr
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
