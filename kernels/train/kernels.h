@@ -32,7 +32,7 @@ struct Unit {
 struct Forward {
   Unit unit;
   const float* x;
-  const std::uint16_t* offsets;  // where the 16 sums each filter's signs point, as unit.cc makes them
+  const std::uint16_t* offsets;  // to which of the 16 sums each filter's signs point, as unit.cc makes them
   std::int16_t* dots;
   float* deviation;     // per image
   std::int64_t* sums;   // per image and output channel: sum of dots, sum of their squares
@@ -58,7 +58,7 @@ struct Backward {
   bool add_residual;             // the unit's residual is x itself: its gradient g is added
 };
 
-// Elementwise parts over `count` maps of c channels.
+// What follows the dots works on n x c maps, one by one.
 struct Maps {
   int n, c;
   std::size_t pixels;

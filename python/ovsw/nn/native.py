@@ -85,7 +85,8 @@ def unit(
     affine = (None, None) if norm is None else (norm.weight, norm.bias)
     try:
         return _Unit.apply(  # type: ignore[no-untyped-call]
-            x, added, conv.latent(), conv.scale(), *affine, norm, limits, conv.stride[0], conv.zero == 0, residual is x
+            *(x, added, conv.latent(), conv.scale(), *affine, norm, limits),
+            *(conv.stride[0], conv.EPS, conv.zero == 0, residual is x),
         )
     except _ZeroSignError:
         return None
@@ -144,6 +145,7 @@ class _Unit(torch.autograd.Function):
         norm: nn.BatchNorm2d | None,
         limits: tuple[float, float],
         stride: int,
+        eps: float,
         zeros_matter: bool,
         adds_input: bool,
     ) -> Tensor:
@@ -163,7 +165,7 @@ class _Unit(torch.autograd.Function):
         kernels, threads = _State.kernels, torch.get_num_threads()
         done = kernels.forward(
             *(shape, threads, _address(x), _address(weight), _address(scale), _address(added), about, *limits),
-            *(1e-5, zeros_matter, _address(dots), _address(deviation), _address(moments), _address(y)),
+            *(eps, zeros_matter, _address(dots), _address(deviation), _address(moments), _address(y)),
         )
         if not done:
             raise _ZeroSignError
@@ -194,4 +196,4 @@ class _Unit(torch.autograd.Function):
             _address(grad_residual),
         )
         of_norm = (None, None) if grad_norm is None else (grad_norm[0], grad_norm[1])
-        return (grad_x, grad_residual, grad_weight, grad_scale, *of_norm, None, None, None, None, None)
+        return (grad_x, grad_residual, grad_weight, grad_scale, *of_norm, *[None] * 6)
