@@ -35,18 +35,33 @@ class Window(Node):
     pad: tuple[int, int]
 
 
+@dataclass(eq=False)
 class MaxPool(Window):
-    pass
+    """`ceil`: the last windows may reach over the padded map, as with torch's ceil_mode."""
+
+    dilation: tuple[int, int] = (1, 1)
+    ceil: bool = False
 
 
+@dataclass(eq=False)
 class AvgPool(Window):
-    pass
+    """`exclude_pad`: divides by the number of taps inside the map, as with torch's count_include_pad=False."""
+
+    ceil: bool = False
+    exclude_pad: bool = False
 
 
 @dataclass(eq=False)
 class Conv(Window):
+    """Weights are (out, in / groups, height, width); padded with zeros."""
+
     weight: np.ndarray
     bias: np.ndarray | None = None
+    dilation: tuple[int, int] = (1, 1)
+
+    @property
+    def groups(self) -> int:
+        return self.inputs[0].shape[0] // self.weight.shape[1]
 
 
 @dataclass(eq=False)
@@ -68,17 +83,62 @@ class ChannelPad(Node):
 
 
 class Add(Node):
-    pass
+    """The sum of two maps; either may be (channels, 1, 1) and then counts for every pixel."""
+
+
+class Mul(Node):
+    """The product of two maps; either may be (channels, 1, 1)."""
+
+
+class Concat(Node):
+    """The channels of all inputs, one after the other."""
+
+
+@dataclass(eq=False)
+class Gather(Node):
+    """out[c, y, x] = in[channels[c], rows[y], columns[x]], or `value` where one of the three is -1.
+
+    Slices, flips, strides, channel shuffles, padding of any kind, nearest upsampling, expansion of single pixels.
+    """
+
+    channels: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+    value: float = 0.0
+
+
+@dataclass(eq=False)
+class Bilinear(Node):
+    """Output row y lies between rows `rows[y]` and `rows[y] + 1`, `row_fractions[y]` (0 <= f < 1) past the first.
+
+    Where the fraction is 0 the second one is not read. Columns likewise.
+    """
+
+    rows: np.ndarray
+    row_fractions: np.ndarray
+    columns: np.ndarray
+    column_fractions: np.ndarray
+
+
+@dataclass(eq=False)
+class Softmax(Node):
+    """Over the channels of each pixel; `log`: its logarithm."""
+
+    log: bool = False
 
 
 @dataclass(eq=False)
 class Act(Node):
-    """`kind` is "clamp" (lo, hi) or "prelu" (slope per channel)."""
+    """`kind` is "clamp" (lo, hi), "prelu" (slope per channel below 0, `positive` above, 1 if None), "sigmoid", or
+    "step": hi where x >= 0, or x > 0 if `strict`, and lo elsewhere.
+    """
 
     kind: str
     lo: float = 0.0
     hi: float = 0.0
     slope: np.ndarray | None = None
+    positive: np.ndarray | None = None
+    strict: bool = False
 
 
 # First group only: as the front ends make them.
@@ -86,10 +146,22 @@ class Act(Node):
 
 @dataclass(eq=False)
 class BinaryConv(Window):
-    """sign(input) convolved with sign(weight), times scale."""
+    """s = sign(input) convolved with sign(weight), times scale; plus `window_scale` times the sum of s in the window.
+
+    A tap outside the map counts as an s of `pad_value` in every channel. `strict`: sign(0) is -1 instead of +1. Weights
+    are (out, in / groups, height, width).
+    """
 
     weight: np.ndarray
     scale: np.ndarray
+    dilation: tuple[int, int] = (1, 1)
+    pad_value: float = 0.0
+    window_scale: np.ndarray | None = None
+    strict: bool = False
+
+    @property
+    def groups(self) -> int:
+        return self.inputs[0].shape[0] // self.weight.shape[1]
 
 
 @dataclass(eq=False)
@@ -117,15 +189,28 @@ class Unsupported(Node):
 # Second group only: as folded.
 
 
+@dataclass(eq=False)
 class Sign(Node):
-    pass
+    """Bits of a map: +1 where x >= threshold[c] (0 if None), else -1."""
+
+    threshold: np.ndarray | None = None
 
 
 @dataclass(eq=False)
 class Dot(Window):
-    """The integer part of a binary convolution: bits in, dots out. `positive` is True where the weight is +1."""
+    """The integer part of a binary convolution: bits in, dots out. `positive` is True where the weight is +1.
+
+    `window_scale` times the sum of the bits in the window is added to the dot.
+    """
 
     positive: np.ndarray
+    dilation: tuple[int, int] = (1, 1)
+    pad_value: float = 0.0
+    window_scale: np.ndarray | None = None
+
+    @property
+    def groups(self) -> int:
+        return self.inputs[0].shape[0] // self.positive.shape[1]
 
 
 Users = dict[Node, list[Node]]
@@ -133,7 +218,7 @@ Users = dict[Node, list[Node]]
 
 @dataclass
 class Graph:
-    """Nodes in an order in which they can be computed; the last one's value is the network's output.
+    """Nodes in an order in which they can be computed. `outputs` are the network's results, or else the last node is.
 
     `became` says of every node of the graph that a front end made which node has its value now. That one need not be
     part of the graph any more.
@@ -141,13 +226,16 @@ class Graph:
 
     nodes: list[Node] = field(default_factory=list)
     became: dict[Node, Node] = field(default_factory=dict)
+    outputs: list[Node] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.became = self.became or {node: node for node in self.nodes}
+        self.outputs = self.outputs or self.nodes[-1:]
 
     @property
     def output(self) -> Node:
-        return self.nodes[-1]
+        """The first of the results."""
+        return self.outputs[0]
 
     @property
     def input_shape(self) -> Shape:
@@ -162,12 +250,15 @@ class Graph:
         return users
 
 
-def reachable(output: Node) -> list[Node]:
-    """The nodes that `output` depends on, itself included, inputs first; nodes met earlier stay earlier."""
+def reachable(*outputs: Node) -> list[Node]:
+    """The nodes that `outputs` depend on, themselves included, inputs first; nodes met earlier stay earlier."""
     order: dict[Node, None] = {}
-    stack: list[tuple[Node, Iterable[Node]]] = [(output, iter(output.inputs))]
+    stack: list[tuple[Node, Iterable[Node]]] = [(node, iter(node.inputs)) for node in reversed(outputs)]
     while stack:
         node, rest = stack[-1]
+        if node in order:
+            stack.pop()
+            continue
         for source in rest:
             if source not in order:
                 stack.append((source, iter(source.inputs)))
@@ -185,7 +276,8 @@ def rewrite(graph: Graph, rule: Callable[[Node, list[Node], Users], Node]) -> Gr
     for node in graph.nodes:
         new[node] = rule(node, [new[source] for source in node.inputs], users)
     became = {first: new[last] for first, last in graph.became.items() if last in new}
-    return Graph(reachable(new[graph.output]), became)
+    outputs = [new[node] for node in graph.outputs]
+    return Graph(reachable(*outputs), became, outputs)
 
 
 def affine(name: str, x: Node, scale: np.ndarray, offset: np.ndarray) -> Affine:

@@ -28,7 +28,7 @@ NONE = 0xFFFFFFFF
 HEADER = struct.Struct("<8sHHIQ10I")
 VALUE = struct.Struct("<4I")
 TENSOR = struct.Struct("<HH4IIQQ")
-OP = struct.Struct("<HH10I2f8H3I")
+OP = struct.Struct("<HH10I2f6H4s2I2BH")
 
 MAX_COUNT = 16_384  # values, tensors, ops
 MAX_STRINGS = 1 << 22
@@ -38,8 +38,23 @@ MAX_DIM = 1 << 20
 
 NUMERICS = {"float": 0, "integer": 1}
 VALUE_KINDS = {"f32": 0, "bits": 1, "i16": 2, "i32": 3, "u8": 4}
-OP_KINDS = {"bconv": 1, "conv": 2, "linear": 3, "maxpool": 4, "avgpool": 5, "channel_pad": 6, "eltwise": 7}
-ACTIVATIONS = {"none": 0, "clamp": 1, "prelu": 2}
+OP_KINDS = {
+    "bconv": 1,
+    "conv": 2,
+    "linear": 3,
+    "maxpool": 4,
+    "avgpool": 5,
+    "channel_pad": 6,
+    "eltwise": 7,
+    "mul": 8,
+    "concat": 9,
+    "gather": 10,
+    "bilinear": 11,
+    "softmax": 12,
+    "log_softmax": 13,
+    "to_float": 14,
+}
+ACTIVATIONS = {"none": 0, "clamp": 1, "prelu": 2, "step": 3, "sigmoid": 4, "table": 5}
 DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "f32": (0, np.dtype("<f4")),
     "f64": (1, np.dtype("<f8")),
@@ -49,6 +64,10 @@ DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "u8": (5, np.dtype("u1")),
     "i8": (6, np.dtype("i1")),
 }
+PADS_WITH = frozenset({"bconv", "gather"})  # ops that have a pad_value in the place of channels
+CEIL, EXCLUDE_PAD = 1, 2  # flags of an op
+_PAD_VALUE, _CHANNELS = struct.Struct("<f"), struct.Struct("<2H")
+MAX_OUTPUTS = 1024
 _SINCE_1_1 = frozenset({"integer", "i16", "i32", "u8", "i8"})  # codes of any enumeration
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -105,12 +124,17 @@ class Op:
     window: tuple[int, int] = (1, 1)
     stride: tuple[int, int] = (1, 1)
     pad: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
     channels: tuple[int, int] = (0, 0)
+    pad_value: float = 0.0
+    threshold: int | None = None
+    ceil: bool = False
+    exclude_pad: bool = False
 
     @property
     def tensors(self) -> list[int]:
         """The tensors that the op refers to."""
-        refs = (self.weight, self.scale, self.offset, self.slope, self.shift)
+        refs = (self.weight, self.scale, self.offset, self.slope, self.shift, self.threshold)
         return [ref for ref in refs if ref is not None]
 
 
@@ -130,6 +154,11 @@ class Model:
     numerics: str = "float"
     metadata: dict[str, Any] = field(default_factory=dict)
     version: tuple[int, int] = (MAJOR, 0)
+    more_outputs: list[int] = field(default_factory=list)
+
+    @property
+    def outputs(self) -> list[int]:
+        return [self.output, *self.more_outputs]
 
     def add_value(self, kind: str, c: int, h: int, w: int) -> int:
         self.values.append(Value(kind, c, h, w))
@@ -175,10 +204,32 @@ def _ref(index: int | None) -> int:
 
 def lowest_minor(model: Model) -> int:
     """The first minor version that has everything this model uses."""
-    if model.numerics == "integer" and any(op.act == "prelu" for op in model.ops):
+    if model.more_outputs or any(_is_new(model, op) for op in model.ops):
         return 2
     names = {model.numerics, *(v.kind for v in model.values), *(t.dtype for t in model.tensors)}
     return int(bool(names & _SINCE_1_1) or isinstance(model.metadata.get("labels"), str))
+
+
+def _is_new(model: Model, op: Op) -> bool:
+    """Whether an op has something that came with 1.2."""
+    return (
+        OP_KINDS[op.kind] > OP_KINDS["eltwise"]
+        or ACTIVATIONS[op.act] > ACTIVATIONS["prelu"]
+        or (op.act == "prelu" and model.numerics == "integer")
+        or op.dilation != (1, 1)
+        or (op.pad_value != 0 and op.kind in PADS_WITH)
+        or op.threshold is not None
+        or op.ceil
+        or op.exclude_pad
+        or (op.kind == "avgpool" and op.pad != (0, 0))
+        or any(ref is not None and len(model.tensors[ref].shape) == 2 for ref in (op.scale, op.slope))
+        or (op.residual is not None and model.values[op.residual].shape != model.values[_written(op)].shape)
+        or (op.kind in ("bconv", "conv") and model.tensors[op.weight or 0].shape[-1] != model.values[op.input].c)
+    )
+
+
+def _written(op: Op) -> int:
+    return (op.bits or 0) if op.out is None else op.out
 
 
 def to_bytes(model: Model) -> bytes:
@@ -189,13 +240,30 @@ def to_bytes(model: Model) -> bytes:
         name = op.name.encode()
         refs = (op.input, op.residual, op.out, op.bits, op.weight, op.scale, op.offset, op.slope)
         shift = _ref(op.shift) if model.numerics == "integer" else 0
-        codes, geometry = (OP_KINDS[op.kind], ACTIVATIONS[op.act]), (*op.window, *op.stride, *op.pad, *op.channels)
-        op_records += OP.pack(*codes, len(strings), len(name), *map(_ref, refs), *op.clamp, *geometry, shift, 0, 0)
+        codes, geometry = (OP_KINDS[op.kind], ACTIVATIONS[op.act]), (*op.window, *op.stride, *op.pad)
+        padding = _PAD_VALUE.pack(op.pad_value) if op.kind in PADS_WITH else _CHANNELS.pack(*op.channels)
+        threshold = 0 if op.threshold is None else op.threshold + 1
+        gaps, flags = (n - 1 for n in op.dilation), op.ceil * CEIL | op.exclude_pad * EXCLUDE_PAD
+        op_records += OP.pack(
+            *codes,
+            len(strings),
+            len(name),
+            *map(_ref, refs),
+            *op.clamp,
+            *geometry,
+            padding,
+            shift,
+            threshold,
+            *gaps,
+            flags,
+        )
         strings += name
     metadata = json.dumps(model.metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     values = b"".join(VALUE.pack(VALUE_KINDS[v.kind], *v.shape) for v in model.values)
 
-    tables = HEADER.size + len(values) + TENSOR.size * len(model.tensors) + len(op_records)
+    more_outputs = struct.pack(f"<{len(model.more_outputs)}I", *model.more_outputs)
+    header_size = HEADER.size + len(more_outputs)
+    tables = header_size + len(values) + TENSOR.size * len(model.tensors) + len(op_records)
     end = tables + len(strings) + len(metadata)
     tensor_records, data = bytearray(), bytearray()
     for t in model.tensors:
@@ -207,13 +275,13 @@ def to_bytes(model: Model) -> bytes:
         data += raw
         end = _align(end) + len(raw)
 
-    sizes = (HEADER.size, len(model.values), len(model.tensors), len(model.ops), len(strings), len(metadata))
+    sizes = (header_size, len(model.values), len(model.tensors), len(model.ops), len(strings), len(metadata))
     whole = (model.output, model.mean, model.std, NUMERICS[model.numerics])
 
     def header(crc: int) -> bytes:
         return HEADER.pack(MAGIC, MAJOR, lowest_minor(model), crc, end, *sizes, *whole)
 
-    rest = values + bytes(tensor_records) + bytes(op_records) + bytes(strings) + metadata + bytes(data)
+    rest = more_outputs + values + bytes(tensor_records) + bytes(op_records) + bytes(strings) + metadata + bytes(data)
     return header(checksum(header(0) + rest)) + rest
 
 
@@ -272,15 +340,15 @@ def from_bytes(data: bytes) -> Model:
         raise FormatError(f"{state}: {len(data)} bytes, header field file_size says {file_size}")
     if crc != checksum(data):
         raise FormatError("checksum mismatch: the file is damaged")
-    if header_size != HEADER.size:
-        raise FormatError(f"header_size is {header_size}, expected {HEADER.size}")
+    if header_size % 4 or not HEADER.size <= header_size < HEADER.size + 4 * MAX_OUTPUTS:
+        raise FormatError(f"header_size is {header_size}, expected {HEADER.size} and 4 for each further output")
     for what, n in (("value_count", n_values), ("tensor_count", n_tensors), ("op_count", n_ops)):
         if not 1 <= n <= MAX_COUNT:
             raise FormatError(f"{what} is {n}, allowed are 1 to {MAX_COUNT}")
     if strings_size > MAX_STRINGS or metadata_size > MAX_METADATA:
         raise FormatError(f"strings_size {strings_size} or metadata_size {metadata_size} is over its cap")
 
-    at_tensors = HEADER.size + VALUE.size * n_values
+    at_tensors = header_size + VALUE.size * n_values
     at_ops = at_tensors + TENSOR.size * n_tensors
     at_strings = at_ops + OP.size * n_ops
     at_metadata = at_strings + strings_size
@@ -289,7 +357,7 @@ def from_bytes(data: bytes) -> Model:
         raise FormatError(f"tables end at byte {end}, the file has {len(data)}")
 
     numerics_name = _name(NUMERICS, numerics, "numerics")
-    values = [_value(i, *VALUE.unpack_from(data, HEADER.size + VALUE.size * i)) for i in range(n_values)]
+    values = [_value(i, *VALUE.unpack_from(data, header_size + VALUE.size * i)) for i in range(n_values)]
     tensors = []
     for i in range(n_tensors):
         tensor, end = _tensor(i, data, end, TENSOR.unpack_from(data, at_tensors + TENSOR.size * i))
@@ -306,11 +374,17 @@ def from_bytes(data: bytes) -> Model:
         raise FormatError("metadata is not JSON text in UTF-8") from None
     if not isinstance(metadata, dict):
         raise FormatError("metadata is not a JSON object")
+    more_outputs = list(struct.unpack_from(f"<{(header_size - HEADER.size) // 4}I", data, HEADER.size))
+    for index in more_outputs:
+        if index >= n_values:
+            raise FormatError(f"a further output is value {index}, there are {n_values}")
+    if len({output, *more_outputs}) <= len(more_outputs):
+        raise FormatError("an output is named twice")
     for what, index, n in (("output", output, n_values), ("mean", mean, n_tensors), ("std", std, n_tensors)):
         if index >= n:
             raise FormatError(f"header field {what} is {index}, there are {n}")
     _check_tensor_uses(ops, mean, std, n_tensors)
-    return Model(values, tensors, ops, output, mean, std, numerics_name, metadata, (major, minor))
+    return Model(values, tensors, ops, output, mean, std, numerics_name, metadata, (major, minor), more_outputs)
 
 
 def _check_tensor_uses(ops: list[Op], mean: int, std: int, n_tensors: int) -> None:
@@ -358,9 +432,9 @@ def _tensor(i: int, data: bytes, end: int, record: tuple[int, ...]) -> tuple[Ten
 
 def _op(i: int, strings: bytes, n_values: int, n_tensors: int, record: tuple[Any, ...], with_shift: bool) -> Op:
     kind, act, name_at, name_len, *rest = record
-    refs, clamp, geometry, reserved = rest[:8], rest[8:10], rest[10:18], rest[18:]
-    if with_shift:  # in the first of what are reserved bytes elsewhere
-        refs.append(reserved.pop(0))
+    refs, clamp, geometry = rest[:8], rest[8:10], rest[10:16]
+    padding, shift, threshold, gap_h, gap_w, flags = rest[16:]
+    refs += [shift if with_shift else NONE, threshold - 1 if threshold else NONE]
     if name_at + name_len > len(strings):
         raise FormatError(f"op {i}: name lies outside the strings")
     if name_len > MAX_NAME:
@@ -372,17 +446,22 @@ def _op(i: int, strings: bytes, n_values: int, n_tensors: int, record: tuple[Any
     if any(ord(c) < 0x20 or ord(c) == 0x7F for c in name):
         raise FormatError(f"op {i}: name is not printable UTF-8")
     label = f"op {i} '{name}'"
-    kinds = ("input", "residual", "out", "bits", "weight", "scale", "offset", "slope", "shift")
+    kinds = ("input", "residual", "out", "bits", "weight", "scale", "offset", "slope", "shift", "threshold")
     indices: dict[str, Any] = {}
-    for what, ref, n in zip(kinds, refs, [n_values] * 4 + [n_tensors] * 5):
+    for what, ref, n in zip(kinds, refs, [n_values] * 4 + [n_tensors] * 6):
         if ref != NONE and ref >= n:
             raise FormatError(f"{label}: {what} refers to {ref}, there are {n}")
         indices[what] = None if ref == NONE else ref
     source = indices.pop("input")
     if source is None:
         raise FormatError(f"{label}: no input")
-    if any(reserved):
+    if flags > (CEIL | EXCLUDE_PAD) or (shift and not with_shift):
         raise FormatError(f"{label}: reserved bytes are not zero")
     names = (_name(OP_KINDS, kind, f"{label}: kind"), _name(ACTIVATIONS, act, f"{label}: activation"))
-    pairs: Any = dict(zip(("window", "stride", "pad", "channels"), zip(geometry[::2], geometry[1::2])))
+    pairs: Any = dict(zip(("window", "stride", "pad"), zip(geometry[::2], geometry[1::2])))
+    if names[0] in PADS_WITH:
+        pairs["pad_value"] = _PAD_VALUE.unpack(padding)[0]
+    else:
+        pairs["channels"] = _CHANNELS.unpack(padding)
+    pairs |= {"dilation": (gap_h + 1, gap_w + 1), "ceil": bool(flags & CEIL), "exclude_pad": bool(flags & EXCLUDE_PAD)}
     return Op(names[0], name, source, **indices, act=names[1], clamp=(clamp[0], clamp[1]), **pairs)
