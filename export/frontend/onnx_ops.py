@@ -111,8 +111,8 @@ def _div(_: Call, a: Tensor, b: Tensor) -> Tensor:
     return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
 
 
-def _pow(call: Call, x: Tensor, exponent: Tensor) -> Tensor:
-    return torch.pow(x, exponent.item() if call.constant[1] and exponent.numel() == 1 else exponent).to(x.dtype)
+def _pow(_: Call, x: Tensor, exponent: Tensor) -> Tensor:
+    return torch.pow(x, exponent.item() if exponent.numel() == 1 else exponent).to(x.dtype)
 
 
 def _mod(call: Call, a: Tensor, b: Tensor) -> Tensor:
@@ -393,12 +393,11 @@ def _slice(call: Call, *inputs: Tensor) -> Tensor:
 
 def _gather(call: Call, x: Tensor, indices: Tensor) -> Tensor:
     axis = call.get("axis", 0) % x.ndim
-    if call.constant[1]:
-        indices = torch.where(indices < 0, indices + x.shape[axis], indices)
-        if indices.ndim == 0:
-            return x.select(axis, int(indices))
+    indices = torch.where(indices < 0, indices + x.shape[axis], indices)
+    if indices.ndim == 0:
+        return x.select(axis, int(indices))
     flat = x.index_select(axis, indices.reshape(-1).long())
-    return flat.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
+    return flat if indices.ndim == 1 else flat.reshape(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
 
 def _pad(call: Call, *inputs: Inputs) -> Tensor:
@@ -439,7 +438,8 @@ def _depth_to_space(call: Call, x: Tensor) -> Tensor:
 def _space_to_depth(call: Call, x: Tensor) -> Tensor:
     b = call.attributes["blocksize"]
     n, c, h, w = x.shape
-    parts = x.reshape(n, c, h // b, b, w // b, b).permute(0, 3, 5, 1, 2, 4)
+    order = (0, 1, 3, 5, 2, 4) if call.get("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    parts = x.reshape(n, c, h // b, b, w // b, b).permute(order)
     return parts.reshape(n, c * b * b, h // b, w // b)
 
 
@@ -476,8 +476,12 @@ def _resized(
     if scales is None and sizes is None:
         raise ValueError("has neither scales nor sizes")
     lengths = [math.floor(n * s) for n, s in zip(x.shape, scales)] if scales is not None else list(sizes or ())
-    factors = scales if scales is not None else [new / old for new, old in zip(lengths, x.shape)]
+    factors = scales if sizes is None and scales is not None else [new / n for new, n in zip(lengths, x.shape)]
     _fits(lengths)
+    if list(x.shape) == lengths and all(f == 1 for f in factors):
+        return x
+    if where == "align_corners" and any(n * s != new for n, s, new in zip(x.shape, factors, lengths)):
+        raise ValueError(f"resizes {tuple(x.shape)} by {factors}, not to whole sizes, with align_corners coordinates")
     if mode == "nearest":
         for axis, (old, new, factor) in enumerate(zip(x.shape, lengths, factors)):
             if old != new:
