@@ -454,7 +454,7 @@ def _resize(call: Call, *inputs: Inputs) -> Tensor:
     mode = call.get("mode", "nearest")
     if call.opset < 11:
         assert inputs[1] is not None
-        return _resized(x, mode, "asymmetric", "floor", inputs[1].tolist(), None)
+        return _resized(x, mode, "asymmetric", "ceil_of_smaller", inputs[1].tolist(), None)
     for name, usual in (("antialias", 0), ("keep_aspect_ratio_policy", "stretch")):
         if call.get(name, usual) != usual:
             raise ValueError(f"resizes with {name}={call.get(name)}")
@@ -514,6 +514,7 @@ def _nearest(old: int, new: int, factor: float, where: str, rounding: str) -> Te
     round_: dict[str, Callable[[Any], Any]] = {
         "floor": np.floor,
         "ceil": np.ceil,
+        "ceil_of_smaller": np.ceil if factor < 1 else np.floor,  # opset 10 does not say; so ONNX Runtime has it
         "round_prefer_floor": lambda v: np.ceil(v - half),
         "round_prefer_ceil": lambda v: np.floor(v + half),
     }
