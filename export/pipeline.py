@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from ovsw import format as bnn
-from ovsw.export import ir, onnx_out
+from ovsw.export import ir
 from ovsw.export.accuracy import Accuracy, measure, open_images
 from ovsw.export.calibration import calibration
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import checkpoint as checkpoint_file
-from ovsw.export.frontend import onnx_file, pt2, torch_module
+from ovsw.export.frontend import pt2, python_file, torch_module
 from ovsw.export.passes import build
 from ovsw.export.passes.scales import NotIntegerError
 from ovsw.export.source import Source
@@ -44,13 +44,14 @@ from ovsw.summary import Layer, layers
 class ExportOptions:
     """What the command line can set; None means: as found in the checkpoint or usual for the network.
 
-    `arch` and `input_size` are for checkpoints. `mean` and `std` are numbers per channel, or the name of a normalisation
-    in `ovsw.networks`. `labels` is a file, the name of a built-in list, "none", or the names. `numerics` is "auto"
-    (integer where the network allows it), "integer" or "float". `weights` and `stem` are the widths of real weights in
-    integer files, "int16" or "int8"; usual are those in whose arithmetic the checkpoint was trained, else int16.
-    `calibration` are images for the scales of what is not clamped: a folder, uint8 (n, height, width, channels) or
-    normalised float32 (n, channels, height, width); usual are some of `images`, else synthetic ones. `unsafe` lets a
-    `.pt2` program be read by a pickle that may run code.
+    `arch` and `input_size` are for checkpoints, `input` (channels, height, width) and `checkpoint` for FILE.py:NAME,
+    `allow_unsafe` for `.pt2` programs, which a pickle reads that may run code. `mean` and `std` are numbers per
+    channel, or the name of a normalisation in `ovsw.networks`. `labels` is a file, the name of a built-in list, "none",
+    or the names. `numerics` is "auto" (integer where the network allows it), "integer" or "float". `weights` and `stem`
+    are the widths of real weights in integer files, "int16" or "int8"; usual are those in whose arithmetic the
+    checkpoint was trained, else int16. `calibration` are images for the scales of what is not clamped: a folder, uint8
+    (n, height, width, channels) or normalised float32 (n, channels, height, width); usual are some of `images`, else
+    synthetic ones.
     """
 
     arch: str | None = None
@@ -67,7 +68,9 @@ class ExportOptions:
     max_images: int | None = None
     calibration: str | np.ndarray | torch.Tensor | None = None
     force: bool = False
-    unsafe: bool = False
+    input: tuple[int, int, int] | None = None
+    checkpoint: str | None = None
+    allow_unsafe: bool = False
 
 
 @dataclass
@@ -113,23 +116,39 @@ def export(
     output: str | os.PathLike[str],
     options: ExportOptions | None = None,
 ) -> Report:
-    """Exports a checkpoint, an `.onnx` file or a `.pt2` program to a `.bnn` file, or to `.onnx` if it is called so.
+    """Exports a network to a `.bnn` file, or to a float ONNX model if that is called `.onnx`.
 
-    Raises ExportError or VerifyError and then leaves no file behind.
+    `source` is a checkpoint, an `.onnx` file, a `.pt2` program, or FILE.py:NAME, whose code is then run. Raises
+    ExportError or VerifyError and then leaves no file behind.
     """
     options = options or ExportOptions()
+    check_target(output, options.force, source)
+    return export_source(open_source(source, options), output, options)
+
+
+def open_source(source: str | os.PathLike[str], options: ExportOptions) -> Source:
+    """What a file holds, by its suffix; FILE.py:NAME is run."""
     path = Path(source)
-    _check_target(Path(output), options.force, path)
-    return export_source(open_source(path, options), output, options)
+    if python_file.is_python(os.fspath(source)):
+        checkpoint = None if options.checkpoint is None else Path(options.checkpoint)
+        found = python_file.source(os.fspath(source), options.input, checkpoint)
+    elif options.checkpoint is not None or options.input is not None:
+        raise ExportError(f"{path}: a checkpoint to load and --input are for networks given as FILE.py:NAME")
+    elif path.suffix == ".onnx":
+        from ovsw.export.frontend import onnx_file
 
-
-def open_source(path: Path, options: ExportOptions) -> Source:
-    """What a file holds, by its suffix."""
-    if path.suffix == ".onnx":
-        return onnx_file.source(path)
-    if path.suffix == ".pt2":
-        return pt2.source(path, options.unsafe)
-    return checkpoint_file.source(path, options.arch, options.input_size)
+        found = onnx_file.source(path)
+    elif path.suffix == ".pt2":
+        found = pt2.source(path, options.allow_unsafe)
+    else:
+        found = checkpoint_file.source(path, options.arch, options.input_size)
+    if found.asks_normalisation and options.mean is None:
+        known = ", ".join(NORMALISATIONS)
+        raise ExportError(
+            f"{path}: how are its images normalised? --mean and --std take a number per channel or a name ({known}, or "
+            "none for pixels scaled to 0..1)"
+        )
+    return found
 
 
 def export_module(
@@ -187,7 +206,7 @@ def export_module(
         calibration=calibration,
         force=force,
     )
-    _check_target(Path(output), force)
+    check_target(output, force)
     channels, height, width = _image_shape(example_input)
     resize = max(height, width) if resize is None else resize
     spec = InputSpec(channels, height, width, (0.0,) * channels, (1.0,) * channels, resize)
@@ -201,7 +220,7 @@ def export_source(source: Source, output: str | os.PathLike[str], options: Expor
     """The way from a source to a file, the same for all front ends."""
     _check_choices(options)
     target = Path(output)
-    _check_target(target, options.force, source.path)
+    check_target(target, options.force, source.path)
     warnings = source.warnings + validate(source.graph, options.zero_weights)
     images = None if options.images is None else open_images(Path(options.images), source.num_classes)
     spec = _input(source, options)
@@ -223,7 +242,7 @@ def export_source(source: Source, output: str | os.PathLike[str], options: Expor
     accuracy = None
     if images is not None:
         accuracy = measure(source.reference, chosen.logits, images, spec, options.max_images)
-    data = onnx_out.to_bytes(source.graph, spec, metadata) if target.suffix == ".onnx" else chosen.data
+    data = _onnx(source, spec) if target.suffix == ".onnx" else chosen.data
     try:
         bnn.replace_file(target, data)
     except OSError as e:
@@ -250,6 +269,13 @@ def export_source(source: Source, output: str | os.PathLike[str], options: Expor
         calibrated=integer.origin if integer else None,
         warnings=warnings,
     )
+
+
+def _onnx(source: Source, spec: InputSpec) -> bytes:
+    from ovsw.export import onnx_out
+
+    about = {"deployed": source.deployed, "learned_scale": source.learned_scale}
+    return onnx_out.to_bytes(source.graph, spec, source.name, about)
 
 
 def _integer(
@@ -280,7 +306,9 @@ def _meaning(graph: ir.Graph) -> dict[str, str]:
     return {"output": "log_probabilities" if graph.output.log else "probabilities"}
 
 
-def _check_target(target: Path, force: bool, source: Path | None = None) -> None:
+def check_target(output: str | os.PathLike[str], force: bool, source: str | os.PathLike[str] | None = None) -> None:
+    """Raises ExportError if the file may not or cannot be written."""
+    target, source = Path(output), None if source is None else Path(source)
     """Refuses an output that cannot or must not be written, before any work is done."""
     if not target.parent.is_dir():
         raise ExportError(f"{target}: the folder {target.parent} does not exist")
@@ -340,8 +368,10 @@ def _normalisation(what: str, given: str | Sequence[float] | None, usual: tuple[
         return usual
     if not isinstance(given, str):
         return tuple(map(float, given))
+    if given == "none":
+        return tuple(0.0 if what == "mean" else 1.0 for _ in usual)
     if given not in NORMALISATIONS:
-        raise ExportError(f"--{what}: '{given}' is neither numbers nor one of {', '.join(NORMALISATIONS)}")
+        raise ExportError(f"--{what}: '{given}' is neither numbers nor one of {', '.join(NORMALISATIONS)}, none")
     mean, std = NORMALISATIONS[given]
     return mean if what == "mean" else std
 
@@ -350,7 +380,8 @@ def _input(source: Source, options: ExportOptions) -> InputSpec:
     """The source's input with what the options change of it."""
     spec = source.input
     mean = _normalisation("mean", options.mean, spec.mean)
-    std = _normalisation("std", options.std, spec.std)
+    named = options.mean if isinstance(options.mean, str) else None  # a name tells both
+    std = _normalisation("std", named if options.std is None else options.std, spec.std)
     for what, values in (("mean", mean), ("std", std)):
         if len(values) != spec.channels:
             raise ExportError(f"--{what} takes {spec.channels} numbers, one per channel, not {len(values)}")

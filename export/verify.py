@@ -1,9 +1,9 @@
 """Proof before success: the packed models run in the engine and are compared with the source's reference.
 
 The reference computes in float64 where the original can, the engine in float32. A value so near to zero that rounding
-decides its sign changes the logits of that image altogether, in a correct export too, and in networks of a million signs
-that is not rare. So images are drawn until `count` of them agree; a wrong export agrees on none, a right one on almost
-all.
+decides its sign changes the logits of that image altogether, in a correct export too, and in networks of a million
+signs that is not rare. So images are drawn until `count` of them agree; a wrong export agrees on none, a right one on
+almost all.
 
 An integer file rounds more, so most images have such a value. There the engine has to give the bits of the simulation,
 and how far both are from the reference is reported.

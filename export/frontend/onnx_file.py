@@ -38,6 +38,7 @@ def source(path: Path) -> Source:
     found.parameters = network.parameters_in_file
     found.learned_scale = bool(about.get("learned_scale", False))
     found.deployed = about.get("deployed", {})
+    found.asks_normalisation = "mean" not in about
     return found
 
 

@@ -28,7 +28,9 @@ def source(path: Path, allow_unsafe: bool = False) -> Source:
         raise ExportError(f"{path}: cannot be read: {e.strerror or e}") from None
     except Exception as e:  # zip, json, pickle and torch each have their own
         raise ExportError(f"{path}: is not a program of torch.export: {_line(e)}") from None
-    return torch_module.source(program.module(), _input(path, program), path.stem, path)
+    found = torch_module.source(program.module(), _input(path, program), path.stem, path)
+    found.asks_normalisation = True
+    return found
 
 
 def _line(e: BaseException) -> str:
