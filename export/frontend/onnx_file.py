@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
 from torch import Tensor
 
+from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import torch_module
 from ovsw.export.frontend.onnx_ops import OPS, Call, attribute, tensor
@@ -25,6 +27,7 @@ from ovsw.export.source import Source
 from ovsw.networks import InputSpec
 
 OLDEST = 7
+_GEOMETRY = ("window", "stride", "pad", "dilation", "pad_value", "strict")
 _FAULTS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, MemoryError)
 _IMAGES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
@@ -36,10 +39,32 @@ def source(path: Path) -> Source:
     with torch.no_grad():
         network = Network(path, model)
     found = torch_module.source(network, spec, about.get("arch") or path.stem, path)
+    found.graph = rejoined(found.graph)
     found.parameters = network.size
     found.learned_scale = bool(about.get("learned_scale", False))
     found.deployed = about.get("deployed", {})
     return found
+
+
+def rejoined(graph: ir.Graph) -> ir.Graph:
+    """Binary convolutions whole again that `onnx_out` has written as several operations, told by their names."""
+    return ir.rewrite(graph, _rejoined)
+
+
+def _rejoined(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
+    x = inputs[0] if inputs else None
+    whole = replace(node, inputs=inputs)
+    if not isinstance(x, ir.BinaryConv) or any(len(users[source]) != 1 for source in node.inputs):
+        return whole
+    if isinstance(node, ir.Affine) and node.name == f"{x.name}.scaled":
+        return replace(x, scale=node.scale) if (x.scale == 1).all() and (node.offset == 0).all() else whole
+    if isinstance(node, ir.Add) and node.name == f"{x.name}.sum":
+        ones = inputs[1]
+        if not isinstance(ones, ir.BinaryConv) or ones.name != f"{x.name}.window":
+            return whole
+        same = all(getattr(x, what) == getattr(ones, what) for what in ("inputs", "shape", *_GEOMETRY))
+        return replace(x, window_scale=ones.scale) if same and (ones.weight > 0).all() else whole
+    return whole
 
 
 def load(path: Path) -> onnx.ModelProto:
@@ -73,7 +98,14 @@ def load(path: Path) -> onnx.ModelProto:
 
 def metadata(model: onnx.ModelProto) -> dict[str, Any]:
     """What `onnx_out` has written of the network, without what is not of the right kind."""
-    kinds = {"arch": str, "mean": list, "std": list, "labels": (str, list), "resize": int, "deployed": dict}
+    kinds: dict[str, Any] = {
+        "arch": str,
+        "mean": list,
+        "std": list,
+        "labels": (str, list),
+        "resize": int,
+        "deployed": dict,
+    }
     about: dict[str, Any] = {}
     for entry in model.metadata_props:
         try:
