@@ -183,9 +183,7 @@ class FourStages(nn.Module):
 class CifarResNet18(FourStages):
     """cResNet18: one shortcut per block, classifier as a 1x1 convolution."""
 
-    def __init__(
-        self, num_classes: int = 100, learned_scale: bool = False, conv: Layer = BinaryConv2d
-    ) -> None:
+    def __init__(self, num_classes: int = 100, learned_scale: bool = False, conv: Layer = BinaryConv2d) -> None:
         super().__init__(OneShortcutBlock, with_scale(conv, learned_scale))
         self.bn2 = nn.BatchNorm2d(512)
         self.fc = nn.Conv2d(512, num_classes, 1)
