@@ -184,7 +184,7 @@ class _Writer:
         ones = self.tensor(f"{node.name}.ones", np.ones_like(signs))
         window = self.op("Conv", f"{node.name}.window", x, ones, **geometry)
         scale = self.per_channel(f"{node.name}.window_scale", node.window_scale, False)
-        return self.op("Add", f"{node.name}.sum", y, self.op("Mul", f"{node.name}.window_scaled", window, scale))
+        return self.op("Add", f"{node.name}.sum", y, self.op("Mul", f"{node.name}.window.scaled", window, scale))
 
     def sign(self, x: ir.Node, strict: bool) -> str:
         """+1 or -1, once for all who read it."""
@@ -302,7 +302,7 @@ class _Writer:
             x = self.op("Gather", name, x, numbers, axis=axis)
         return x if chosen else self.op("Identity", node.name, x)
 
-    def bilinear(self, node: ir.Bilinear, _: bool) -> str:
+    def bilinear(self, node: ir.Bilinear, __: bool) -> str:
         """Resize where that is what it is, else a product with a matrix of fractions on either side."""
         (_, h, w), (_, high, wide) = node.inputs[0].shape, node.shape
         x = self.read(node.inputs[0])

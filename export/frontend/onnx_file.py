@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx.inliner
 import torch
 from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
-from torch import Tensor, nn
+from torch import Tensor
 
+from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import torch_module
 from ovsw.export.frontend.onnx_ops import OPS, Call, attribute, tensor
+from ovsw.export.frontend.recorder import scope
 from ovsw.export.source import Source
 from ovsw.networks import InputSpec
 
 OLDEST = 7
+_GEOMETRY = ("window", "stride", "pad", "dilation", "pad_value", "strict")
 _FAULTS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, MemoryError)
 _IMAGES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
@@ -30,16 +35,37 @@ _IMAGES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLO
 def source(path: Path) -> Source:
     """Reads an ONNX file with one image input. A symbolic batch is fine, a symbolic height or width is not."""
     model = load(path)
-    about = metadata(model)
-    spec = _input(path, model, about)
+    about, spec = metadata(model), input_spec(path, model)
     with torch.no_grad():
         network = Network(path, model)
     found = torch_module.source(network, spec, about.get("arch") or path.stem, path)
-    found.parameters = network.parameters_in_file
+    found.graph = rejoined(found.graph)
+    found.parameters = network.size
     found.learned_scale = bool(about.get("learned_scale", False))
     found.deployed = about.get("deployed", {})
     found.asks_normalisation = "mean" not in about
     return found
+
+
+def rejoined(graph: ir.Graph) -> ir.Graph:
+    """Binary convolutions whole again that `onnx_out` has written as several operations, told by their names."""
+    return ir.rewrite(graph, _rejoined)
+
+
+def _rejoined(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
+    x = inputs[0] if inputs else None
+    whole = replace(node, inputs=inputs)
+    if not isinstance(x, ir.BinaryConv) or any(len(users[source]) != 1 for source in node.inputs):
+        return whole
+    if isinstance(node, ir.Affine) and node.name == f"{x.name}.scaled":
+        return replace(x, scale=node.scale) if (x.scale == 1).all() and (node.offset == 0).all() else whole
+    if isinstance(node, ir.Add) and node.name == f"{x.name}.sum":
+        ones = inputs[1]
+        if not isinstance(ones, ir.BinaryConv) or ones.name != f"{x.name}.window":
+            return whole
+        same = all(getattr(x, what) == getattr(ones, what) for what in ("inputs", "shape", *_GEOMETRY))
+        return replace(x, window_scale=ones.scale) if same and (ones.weight > 0).all() else whole
+    return whole
 
 
 def load(path: Path) -> onnx.ModelProto:
@@ -73,7 +99,14 @@ def load(path: Path) -> onnx.ModelProto:
 
 def metadata(model: onnx.ModelProto) -> dict[str, Any]:
     """What `onnx_out` has written of the network, without what is not of the right kind."""
-    kinds = {"arch": str, "mean": list, "std": list, "labels": (str, list), "resize": int, "deployed": dict}
+    kinds: dict[str, Any] = {
+        "arch": str,
+        "mean": list,
+        "std": list,
+        "labels": (str, list),
+        "resize": int,
+        "deployed": dict,
+    }
     about: dict[str, Any] = {}
     for entry in model.metadata_props:
         try:
@@ -121,7 +154,9 @@ def _load_external(path: Path, model: onnx.ModelProto) -> None:
             raise ExportError(f"{path}: tensor '{proto.name}' cannot be read from '{location}': {_line(e)}") from None
 
 
-def _input(path: Path, model: onnx.ModelProto, about: dict[str, Any]) -> InputSpec:
+def input_spec(path: Path, model: onnx.ModelProto) -> InputSpec:
+    """The image that a model takes; unprepared, unless its metadata says more."""
+    about = metadata(model)
     filled = {proto.name for proto in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in filled]
     if len(inputs) != 1:
@@ -159,11 +194,10 @@ def _numbers(values: Any, count: int) -> tuple[float, ...] | None:
     return tuple(map(float, values)) if usable else None
 
 
-class Network(nn.Module):
-    """A model as a module: every node that depends on the image is a submodule with the node's name."""
+class Network:
+    """A model as a function of an image. What it does is recorded under the names of the nodes."""
 
     def __init__(self, path: Path, model: onnx.ModelProto) -> None:
-        super().__init__()
         self.path = path
         graph = model.graph
         try:
@@ -172,65 +206,53 @@ class Network(nn.Module):
             raise ExportError(f"{path}: {_line(e)}") from None
         (image,) = (value for value in graph.input if value.name not in constants)
         self.image, self.outputs = image.name, [value.name for value in graph.output]
-        self.fixed_batch = image.type.tensor_type.shape.dim[0].HasField("dim_value")
-        self.parameters_in_file = sum(t.numel() for t in constants.values() if t.is_floating_point())
-        self.steps: list[_Node] = []
+        self.one_by_one = image.type.tensor_type.shape.dim[0].HasField("dim_value")
+        self.size = sum(t.numel() for t in constants.values() if t.is_floating_point())
+        self.nodes: list[_Node] = []
         dependent = {self.image}
-        for i, proto in enumerate(graph.node):
-            try:
-                node = _Node(proto, _opset(model), [name in dependent for name in proto.input])
-            except _FAULTS as e:
-                raise ExportError(f"{path}: {_label(proto)} ({proto.op_type}): {_line(e)}") from None
+        for proto in graph.node:
             missing = [name for name in proto.input if name and name not in constants and name not in dependent]
             if missing:
                 raise ExportError(f"{path}: {_label(proto)}: reads '{missing[0]}', which nothing before it computes")
-            if any(name in dependent for name in proto.input):
-                dependent.update(filter(None, proto.output))
-                self.steps.append(node)
-                self._name(node, _label(proto) if proto.name else f"{proto.op_type}_{i}")
-            else:
+            try:
+                node = _Node(proto, _opset(model), [name not in dependent for name in proto.input])
+            except _FAULTS as e:
+                raise ExportError(f"{path}: {_label(proto)} ({proto.op_type}): {_line(e)}") from None
+            if all(node.call.constant):
                 self._run(node, constants)
-        read = {name for node in self.steps for name in node.inputs} | set(self.outputs)
-        self.constants = {name: value for name, value in constants.items() if name in read}
-        last = {name: node for node in self.steps for name in node.inputs if name not in self.outputs}
-        for name, node in last.items():
-            node.finished.append(name)
+            else:
+                dependent.update(filter(None, proto.output))
+                self.nodes.append(node)
         lost = [name for name in self.outputs if name not in dependent]
         if lost or not self.outputs:
-            raise ExportError(f"{path}: its output {lost or ''} does not depend on its input".replace("  ", " "))
+            what = f"its output '{lost[0]}' does not depend on its input" if lost else "it has no output"
+            raise ExportError(f"{path}: {what}")
+        last = {name: node for node in self.nodes for name in node.inputs}
+        self.constants = {name: value for name, value in constants.items() if name in last}
+        for name, node in last.items():
+            if name not in self.outputs:
+                node.finished.append(name)
 
-    def _name(self, node: _Node, name: str) -> None:
-        """Makes a node a submodule; dots in its name are levels, as in torch."""
-        *folders, last = [part for part in name.replace("/", ".").split(".") if part] or ["node"]
-        place: nn.Module = self
-        for folder in folders:
-            place = place._modules.setdefault(folder, nn.Module()) or place
-        taken = place._modules.get(last)
-        while isinstance(taken, _Node):
-            last += "_"
-            taken = place._modules.get(last)
-        if taken is not None:  # so far only a level
-            node._modules.update(taken._modules)
-        place._modules[last] = node
-
-    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
-        if self.fixed_batch and len(x) > 1:
-            results = [self.forward(image[None]) for image in x]
-            if isinstance(results[0], Tensor):
-                return torch.cat(results)  # type: ignore[arg-type]
-            return tuple(torch.cat(parts) for parts in zip(*results))
-        values = {**self.constants, self.image: x}
-        for node in self.steps:
-            node.call.dtype = x.dtype
-            self._run(node, values)
-            for name in node.finished:
-                values.pop(name, None)
-        found = tuple(values[name] for name in self.outputs)
+    def __call__(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        if self.one_by_one and len(x) > 1:
+            each = [self._outputs(image[None]) for image in x]
+            found = tuple(torch.cat(parts) for parts in zip(*each))
+        else:
+            found = self._outputs(x)
         return found[0] if len(found) == 1 else found
 
-    def _run(self, node: _Node, values: dict[str, Tensor]) -> None:
+    def _outputs(self, x: Tensor) -> tuple[Tensor, ...]:
+        values = {**self.constants, self.image: x}
+        for node in self.nodes:
+            with scope(node.label, node.kind):
+                self._run(node, values, x.dtype)
+            for name in node.finished:
+                values.pop(name, None)
+        return tuple(values[name] for name in self.outputs)
+
+    def _run(self, node: _Node, values: dict[str, Tensor], dtype: torch.dtype | None = None) -> None:
         try:
-            results = node(*(values[name] if name else None for name in node.inputs))
+            results = node.run([values[name] if name else None for name in node.inputs], dtype)
         except ExportError:
             raise
         except _FAULTS as e:
@@ -238,31 +260,29 @@ class Network(nn.Module):
         values.update((name, result) for name, result in zip(node.outputs, results) if name)
 
 
-class _Node(nn.Module):
+class _Node:
     """One node. Its constants may be wider than the image: it computes in the wider type and gives the image's."""
 
-    def __init__(self, proto: onnx.NodeProto, opset: int, dependent: list[bool]) -> None:
-        super().__init__()
+    def __init__(self, proto: onnx.NodeProto, opset: int, constant: list[bool]) -> None:
         self.label, self.kind = _label(proto), proto.op_type
         self.inputs, self.outputs = list(proto.input), list(proto.output)
         self.finished: list[str] = []  # values that nobody reads after this node
         attributes = {a.name: attribute(a) for a in proto.attribute}
-        self.call = Call(opset, attributes, len(self.outputs), [not d for d in dependent])
+        self.call = Call(opset, attributes, len(self.outputs), constant)
 
-    def forward(self, *inputs: Tensor | None) -> tuple[Tensor, ...]:
-        dtype = self.call.dtype
-        if dtype is not None and self.kind not in ("Cast", "CastLike"):
+    def run(self, inputs: list[Tensor | None], dtype: torch.dtype | None) -> list[Tensor]:
+        """Its outputs; `dtype` is the image's, None for what does not depend on it."""
+        self.call.dtype = dtype
+        if self.kind not in ("Cast", "CastLike"):
             inputs = _alike(inputs)
         result = OPS[self.kind](self.call, *inputs)
-        results = (result,) if isinstance(result, Tensor) else tuple(result)
-        if dtype is None:
-            return results
-        return tuple(r.to(dtype) if r.is_floating_point() else r for r in results)
+        results = [result] if isinstance(result, Tensor) else list(result)
+        return results if dtype is None else [r.to(dtype) if r.is_floating_point() else r for r in results]
 
 
-def _alike(inputs: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+def _alike(inputs: list[Tensor | None]) -> list[Tensor | None]:
     """All floats in the widest type among them."""
-    floats = [x.dtype for x in inputs if x is not None and x.is_floating_point()]
-    if len(set(floats)) < 2:
+    floats = {x.dtype for x in inputs if x is not None and x.is_floating_point()}
+    if len(floats) < 2:
         return inputs
-    return tuple(x.to(torch.float64) if x is not None and x.is_floating_point() else x for x in inputs)
+    return [x.to(torch.float64) if x is not None and x.is_floating_point() else x for x in inputs]

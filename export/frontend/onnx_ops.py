@@ -23,13 +23,13 @@ Inputs = Optional[Tensor]
 Result = Union[Tensor, Sequence[Tensor]]
 LARGEST = 1 << 28  # numbers that one operation may make out of nothing
 
-_FLOATS = {
+_FLOATS: dict[int, torch.dtype] = {
     onnx.TensorProto.FLOAT16: torch.float32,
     onnx.TensorProto.BFLOAT16: torch.float32,
     onnx.TensorProto.FLOAT: torch.float32,
     onnx.TensorProto.DOUBLE: torch.float64,
 }
-_TYPES = {
+_TYPES: dict[int, torch.dtype] = {
     **_FLOATS,
     onnx.TensorProto.BOOL: torch.bool,
     onnx.TensorProto.UINT8: torch.uint8,
@@ -119,7 +119,7 @@ def _mod(call: Call, a: Tensor, b: Tensor) -> Tensor:
     return torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b)
 
 
-def _extreme(pairwise: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
+def _extreme(pairwise: Callable[[Tensor, Tensor], Tensor], clamp: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Max and Min; one number is a clamp."""
 
     def run(call: Call, *inputs: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def _extreme(pairwise: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callab
         if len(maps) == 0 or any(n.ndim > maps[0].ndim for n in numbers):
             return functools.reduce(pairwise, inputs)
         joined = functools.reduce(pairwise, maps)
-        return functools.reduce(lambda x, n: torch.clamp(x, **{bound: n.item()}), numbers, joined)
+        return functools.reduce(lambda x, n: clamp(x, n.item()), numbers, joined)
 
     return run
 
@@ -348,7 +348,7 @@ def _unsqueeze(call: Call, *inputs: Tensor) -> Tensor:
 
 
 def _expand(_: Call, x: Tensor, shape: Tensor) -> Tensor:
-    return x.expand(_fits(torch.broadcast_shapes(x.shape, shape.tolist())))
+    return x.expand(_fits(np.broadcast_shapes(tuple(x.shape), tuple(shape.tolist()))))
 
 
 def _tile(_: Call, x: Tensor, repeats: Tensor) -> Tensor:
@@ -585,10 +585,10 @@ OPS: dict[str, Callable[..., Result]] = {
     "HardSigmoid": _hard_sigmoid,
     "LeakyRelu": lambda call, x: F.leaky_relu(x, call.get("alpha", 0.01)),
     "LogSoftmax": _softmax(F.log_softmax),
-    "Max": _extreme(torch.maximum, "min"),
+    "Max": _extreme(torch.maximum, torch.clamp_min),
     "MaxPool": _max_pool,
     "Mean": _mean,
-    "Min": _extreme(torch.minimum, "max"),
+    "Min": _extreme(torch.minimum, torch.clamp_max),
     "Mod": _mod,
     "PRelu": _prelu,
     "Pad": _pad,

@@ -15,7 +15,7 @@ from ovsw.networks import InputSpec
 def source(path: Path, allow_unsafe: bool = False) -> Source:
     """Reads a program with one image input. `allow_unsafe`: reading it may run code of whoever made it.
 
-    torch.export.load falls back to unpickling what it cannot read otherwise, and cannot be told not to.
+    torch.export.load unpickles what it cannot read otherwise and evaluates expressions, and cannot be told not to.
     """
     if not allow_unsafe:
         raise ExportError(

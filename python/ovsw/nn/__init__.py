@@ -10,7 +10,7 @@ from ovsw.nn.bireal import BiRealNet, BiRealResNet20
 from ovsw.nn.float_resnet import FloatResNet, float_network
 from ovsw.nn.rbnn import RBNNPlainResNet20, RBNNResNet18, RBNNResNet20, RBNNVGGSmall, RotatedConv2d
 from ovsw.nn.react import ReActConv2d, ReActResNet, Shift
-from ovsw.nn.recu import ReCUResNet18, ReCUResNet20, ReCUVGGSmall, RectifiedConv2d
+from ovsw.nn.recu import RectifiedConv2d, ReCUResNet18, ReCUResNet20, ReCUVGGSmall
 from ovsw.nn.registry import create
 from ovsw.nn.resnet import CifarResNet18, CifarResNet20, ResNet
 from ovsw.nn.vgg import VGGSmall

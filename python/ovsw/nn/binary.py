@@ -84,8 +84,8 @@ def _deviation(x: Tensor, eps: float) -> Tensor:
 class BinaryLayer(nn.Conv2d):
     """A convolution whose weight is binary: what networks, trainers and OvSW know of every method's layer.
 
-    `zero` is the sign of an exact zero (see `sign`). A trainer calls `begin_epoch` before the first batch of an epoch and
-    `set_progress` then or before every batch; most layers have nothing to do there.
+    `zero` is the sign of an exact zero (see `sign`). A trainer calls `begin_epoch` before the first batch of an epoch
+    and `set_progress` before every batch; most layers have nothing to do there.
     """
 
     native = False  # whether the kernels of `ovsw.nn.native` compute this layer
@@ -114,7 +114,7 @@ class BinaryLayer(nn.Conv2d):
         """Does what has to be done once per epoch."""
 
 
-Layer = Callable[[int, int, int, int, int], BinaryLayer]  # in, out, kernel size, stride, padding
+Layer = Callable[..., BinaryLayer]  # of in_channels, out_channels, kernel_size, stride, padding
 
 
 class BinaryConv2d(BinaryLayer):

@@ -1,7 +1,7 @@
 """Bi-Real: a shortcut around every binary convolution and nothing else between them.
 
-Attribute names are those of Bi-Real's PyTorch code: they are the checkpoint's keys (there a convolution's `weights` are a
-column, which `ovsw.nn.checkpoint` understands).
+Attribute names are those of Bi-Real's PyTorch code: they are the checkpoint's keys. (A convolution's weight is called
+`weights` there and is a column, which the exporter understands.)
 """
 
 from __future__ import annotations

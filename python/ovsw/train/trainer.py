@@ -29,6 +29,7 @@ from tqdm import tqdm
 from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
 from ovsw.export.errors import ExportError
 from ovsw.format import replace_file
+from ovsw.labels import load_labels
 from ovsw.networks import NORMALISATIONS, InputSpec, network
 from ovsw.nn import BinaryConv2d, binary_layers, create, float_network
 from ovsw.nn.checkpoint import read, read_run, state_dict
@@ -467,7 +468,14 @@ def _widths(run: Run) -> dict[str, str]:
 def _input(run: Run) -> dict[str, Any]:
     """How the network's images are prepared and what its classes are called; `ovsw-export` puts that into the file."""
     spec = input_of(run.recipe)
-    return {"mean": list(spec.mean), "std": list(spec.std), "labels": run.labels}
+    return {"mean": list(spec.mean), "std": list(spec.std), "labels": _known_labels(run.labels)}
+
+
+def _known_labels(names: list[str]) -> str | list[str]:
+    """Names of classes, or that of the built-in list that they are; ImageNet's folders are called by WordNet's ids."""
+    if len(names) == 1000 and (names[0], names[-1]) == ("n01440764", "n15075141"):
+        return "imagenet"
+    return "cifar10" if names == load_labels("cifar10", 10) else names
 
 
 def _rng_state(device: torch.device) -> Tensor:
