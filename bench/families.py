@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
         for r in rows
     ]
     print(
-        f"{args.threads} thread(s), {args.rounds} interleaved rounds; x: median of ratios to the integer file in a round\n"
+        f"{args.threads} thread(s), {args.rounds} interleaved rounds; x: median ratio to the integer file in a round\n"
     )
     head = ("network", "engine", "median ms", "p10 .. p90", "x", "p10 .. p90", "x ResNet18")
     print(table(head, cells, right=(2, 4, 6)))
