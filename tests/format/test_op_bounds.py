@@ -108,19 +108,24 @@ def to_float(**constants: Any) -> Make:
     return make
 
 
-def grouped(kind: str, per_group: int, out: int, source: str = "stream", dilation: tuple[int, int] = (1, 1)) -> Make:
+def grouped(
+    kind: str, per_group: int, out: int, source: str = "stream", dilation: tuple[int, int] = (1, 1), p: float = 0.0
+) -> Make:
+    """With a pad_value also with a window scale."""
+
     def make() -> bnn.Model:
         b = Workbench()
         shape, rng = (out, 3, 3, per_group), np.random.default_rng(2)
         if kind == "bconv":
             weight = b.model.add_bits(rng.integers(0, 2, shape) > 0)
-            refs = b.constants(out, scale=300, offset=7, shift=1)
+            both = np.array([[300] * out, np.arange(out) * 99 - 200])
+            refs = b.constants(out, scale=both if p else both[0], offset=7, shift=1)
         else:
             weight = b.model.add_tensor(rng.integers(-99, 99, shape), "i16")
             refs = b.constants(out, offset=7, shift=8)
         pad: Any = (min(2, dilation[0]), min(2, dilation[1]))
         side = [4 + 2 * p - 2 * d for p, d in zip(pad, dilation)]
-        fields = {**refs, "weight": weight, "window": (3, 3), "pad": pad, "dilation": dilation}
+        fields = {**refs, "weight": weight, "window": (3, 3), "pad": pad, "dilation": dilation, "pad_value": p}
         at = b.bits if kind == "bconv" else getattr(b, source)
         return b.add(kind, at, (out, side[0], side[1]), bits=True, **fields)
 
@@ -142,6 +147,9 @@ ALLOWED: dict[str, Make] = {
     "avgpool: padded": avgpool(4095, 12345, 8),
     "avgpool: without padding": avgpool(-4095, 12345, 8, exclude_pad=True),
     "avgpool: rounded up": avgpool(77, 3, 6, shape=(4, 2, 2), ceil=True, stride=(3, 3), pad=(0, 0)),
+    "avgpool: windows of six and four": avgpool(
+        1, 0, 2, shape=(4, 4, 4), window=(3, 3), stride=(1, 1), pad=(1, 1), exclude_pad=True
+    ),
     "avgpool: the last number": avgpool(16383, TOP - (16383 << 17), 0),
     "gather: holes": gather([3, -1, 0], [0, -1, 3, 3], [2, -1], p=-32768.0),
     "gather: residual and act": gather([0, 1, 2, 3], [3, 2, 1, 0], [0, 0, 1, 1], act="step", clamp=(5.0, -5.0)),
@@ -155,6 +163,7 @@ ALLOWED: dict[str, Make] = {
     "concat": simple("concat", (8, 4, 4), residual="stream"),
     "to_float": to_float(scale=np.array([-0.1, 0.1, 1e-300, 1e30]), offset=np.array([0.5, -0.5, 1 / 3, 0.0])),
     "grouped bconv": grouped("bconv", 2, 6),
+    "grouped bconv, padded, with a window scale": grouped("bconv", 2, 6, p=0.75),
     "depthwise bconv, dilated": grouped("bconv", 1, 4, dilation=(2, 1)),
     "grouped conv": grouped("conv", 2, 4),
     "depthwise conv, dilated": grouped("conv", 1, 8, dilation=(2, 2)),

@@ -305,6 +305,9 @@ class Graph:
         shift = max(0, round(math.log2(usual)) - rng.randint(11, 15))
         if wide:
             shift = min(47, max(shift, math.ceil(math.log2(float(sums.max()) + (1 << 20))) - 28))
+        if op.kind == "avgpool" and self.chance(0.3):  # every rounding of a mean can be seen
+            scale = self.noise.integers(-4, 5, c)
+            m.tensors[op.scale or 0].array, shift = scale.astype("<i2"), op.window[0].bit_length()
         shift = min(shift, 47 if wide else 31)
         room = 1 << min(shift + 13, 20 if wide else 29)
         offset = self.noise.integers(-room, room + 1, c)
