@@ -1,7 +1,7 @@
 """What an export does to a network, for people: the graph as recorded, after each pass, and the plan that is written.
 
-`explain` collects it, `table` writes it for a terminal, `explain_svg.svg` draws it. The passes are run once more, one by
-one, so whoever exports need not keep anything but the graph and the model.
+`explain` collects it, `table` writes it for a terminal, `explain_svg.svg` draws it. The passes are run once more, one
+by one, so whoever exports need not keep anything but the graph and the model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SAYS = {
     "recorded": "The network as the front end read it.",
     "fold": "Batch norms, scales and biases become one multiplier and offset per channel; a binary convolution is the "
     "sign of its input, a dot product of bits and a scale.",
-    "sink": "A scale or offset that the op before cannot take moves on, into a threshold, into weights or behind a pool.",
+    "sink": "A scale or offset that the op before cannot take moves on: into a threshold, weights, behind a pool.",
     "legalize": "The same results in the form that the file's ops have; pools read sums, results become f32.",
     "fuse": "Each op that does real work takes in the scale, the addition, the activation and the sign after it.",
 }
@@ -289,7 +289,7 @@ def _notes(node: ir.Node) -> list[str]:
     if isinstance(node, (ir.BinaryConv, ir.Act)) and node.strict:
         notes.append("0 counts as negative")
     if isinstance(node, ir.Linear):
-        notes.insert(0, f"{node.weight.shape[1]} -> {node.weight.shape[0]}")
+        notes.insert(0, f"{node.weight.shape[1]}->{node.weight.shape[0]}")
     elif isinstance(node, ir.Affine):
         notes.append(_affine(node))
     elif isinstance(node, ir.Norm):
@@ -341,8 +341,10 @@ def _pool(ceil: bool, exclude_pad: bool) -> list[str]:
 
 def _affine(node: ir.Affine) -> str:
     parts = ["scale"] * bool((node.scale != 1).any()) + ["offset"] * bool(node.offset.any())
+    if not parts:
+        return "changes nothing"
     alike = all((values == values[0]).all() for values in (node.scale, node.offset))
-    return f"{', '.join(parts) or 'nothing'} {'for all channels' if alike else 'per channel'}"
+    return f"{', '.join(parts)} {'for all channels' if alike else 'per channel'}"
 
 
 def _act(kind: str, lo: float, hi: float, two: bool = False) -> str:
@@ -394,12 +396,12 @@ def _about(model: bnn.Model, op: bnn.Op, weight: bnn.Tensor | None, stored: bnn.
         yield from _window(op.window, op.stride, op.pad, op.dilation, pads_with)
         yield from _pool(op.ceil, op.exclude_pad)
     if weight is not None and op.kind in ("bconv", "conv"):
-        yield f"{source.c} -> {stored.c}"
+        yield f"{source.c}->{stored.c}"
         yield from _groups(source.c // weight.shape[3], source.c)
         if op.scale is not None and len(model.tensors[op.scale].shape) == 2:
             yield "two levels of weights"
     elif op.kind == "linear" and weight is not None:
-        yield f"{weight.shape[1]} -> {weight.shape[0]}"
+        yield f"{weight.shape[1]}->{weight.shape[0]}"
     elif op.kind == "channel_pad":
         yield f"{op.channels[0]} + {source.c} + {op.channels[1]}"
     elif op.kind == "concat" and op.residual is not None:
@@ -495,7 +497,7 @@ def _plan(e: Explanation) -> str:
         reads = f" {_SECOND.get(step.kind, '+')} ".join(writer.get(value, "image") for value in step.reads)
         macs = amount(step.macs) if step.macs else "-"
         rows.append(
-            (f"#{i}", printable(step.name, 26), step.kind, reads, text.dims(step.shape), step.elements)
+            (f"#{i}", printable(step.name, 24), step.kind, reads, text.dims(step.shape), step.elements)
             + (str(step.weight_bits or "-"), f"{step.bytes:,}", macs, step.about)
         )
     head = ("", "op", "kind", "reads", "output", "stores", "bits", "bytes", "MACs", "window and channels")
