@@ -98,7 +98,8 @@ OVSW_INLINE Vec gather64(const std::uint8_t* from, std::int64_t step, __mmask64 
 }
 
 template <bool Ones>
-Vec gather_long(const Shape& s, const Layout& l, const Parts& p, const std::uint8_t* from, std::uint8_t* to) {
+__attribute__((noinline)) Vec gather_long(const Shape& s, const Layout& l, const Parts& p, const std::uint8_t* from,
+                                          std::uint8_t* to) {
   if (p.copied) {
     std::uint8_t* at = to;
     for (int ky = 0; ky < s.window_h; ++ky, from += l.pitch, at += l.row_bytes) {
@@ -136,14 +137,24 @@ void prepare(const KernelArgs& args, const Layout& l, const Scratch& w, std::int
   std::uint8_t* to = w.patches;
   const std::int32_t** base = w.base;
   std::int32_t* ones = w.ones;
-  for (std::int64_t left = last - first; left > 0; ++y, x = 0) {
-    const std::uint8_t* from = w.map + (y - begin / s.out_w) * down + x * right;
+  for (std::int64_t left = last - first, n; left > 0; left -= n, ++y, x = 0) {
+    n = left < s.out_w - x ? left : s.out_w - x;
     const std::int32_t* row_base = border.base + border.row_class[y] * base_stride;
-    for (; x < s.out_w && left > 0; ++x, --left, from += right, to += stride) {
-      const Vec count = one ? gather64<Ones>(from, p.step, mask1, mask2, mask3, to, p.third, mask)
-                            : gather_long<Ones>(s, l, p, from, to);
-      *base++ = row_base + border.col_class[x] * base_stride;
-      if constexpr (Ones) *ones++ = _mm512_reduce_add_epi32(count);
+    for (std::int64_t i = 0; i < n; ++i) *base++ = row_base + border.col_class[x + i] * base_stride;
+    const std::uint8_t* from = w.map + (y - begin / s.out_w) * down + x * right;
+    const auto gather_each = [&](auto gather) OVSW_INLINE_LAMBDA {
+      for (std::int64_t i = 0; i < n; ++i, from += right, to += stride) {
+        const Vec count = gather(from, to);
+        if constexpr (Ones) *ones++ = _mm512_reduce_add_epi32(count);
+      }
+    };
+    if (one) {
+      gather_each([&](const std::uint8_t* patch, std::uint8_t* out) OVSW_INLINE_LAMBDA {
+        return gather64<Ones>(patch, p.step, mask1, mask2, mask3, out, p.third, mask);
+      });
+    } else {
+      gather_each([&](const std::uint8_t* patch, std::uint8_t* out)
+                      OVSW_INLINE_LAMBDA { return gather_long<Ones>(s, l, p, patch, out); });
     }
   }
 }
