@@ -45,22 +45,6 @@ static inline void pad_bits(const Shape& s, const BitMap& m, const void* in, std
           });
 }
 
-// to[i] = count(start of the patch in the map) for output pixels [first, last); the map has the rows under those from
-// `begin` on.
-template <typename Count>
-OVSW_INLINE void count_patches(const Shape& s, const BitMap& m, const std::uint8_t* map, std::int64_t begin,
-                               std::int64_t first, std::int64_t last, std::int32_t* to, Count count) {
-  const std::int64_t down = s.stride_h * m.pitch, right = s.stride_w * m.tap_bytes;
-  std::int64_t y = first / s.out_w - begin / s.out_w, x = first % s.out_w;
-  for (std::int64_t pixel = first; pixel < last; ++pixel) {
-    *to++ = count(map + y * down + x * right);
-    if (++x == s.out_w) {
-      x = 0;
-      ++y;
-    }
-  }
-}
-
 // fn(output channel, place in its patch, byte) for all weights of the file.
 template <typename Fn>
 OVSW_INLINE void for_weights(const Shape& s, const BitMap& m, const void* weights, Fn fn) {

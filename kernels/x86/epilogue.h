@@ -136,7 +136,11 @@ OVSW_INLINE void put32(const Target& t, std::int64_t at, const More& more, __mma
   }
   if (bits) {
     const std::uint64_t signs = std::uint32_t(_mm512_mask_cmpge_epi16_mask(mask, v, more.threshold));
-    std::memcpy(bits, &signs, word ? 8 : 4);
+    if (word) {
+      std::memcpy(bits, &signs, 8);
+    } else {
+      std::memcpy(bits, &signs, 4);
+    }
   }
 }
 
@@ -197,6 +201,15 @@ OVSW_INLINE Vec finish16(const Target& t, std::int64_t at, int n, const std::int
   return v;
 }
 
+// The last bits of a pixel, those of channels from c on, to the end of their word.
+OVSW_INLINE void put_last(unsigned char* to, int c, std::uint64_t bits) {
+  if (c % 64 == 0) {
+    std::memcpy(to + c / 8, &bits, sizeof bits);
+  } else {
+    std::memcpy(to + c / 8, &bits, sizeof bits - std::size_t(c % 64) / 8);
+  }
+}
+
 // The signs of channels c to c + 31, c a multiple of 32, of which n exist, to byte c / 8 of a pixel's bits; v1 counts
 // only if n > 16. The end of the last word is zero.
 OVSW_INLINE void put_bits32(unsigned char* to, int c, int n, Vec v0, Vec v1) {
@@ -205,8 +218,7 @@ OVSW_INLINE void put_bits32(unsigned char* to, int c, int n, Vec v0, Vec v1) {
   if (n >= 32 && (n > 32 || c % 64 != 0)) {
     std::memcpy(to + c / 8, &mask, sizeof mask);
   } else {
-    const std::uint64_t word = n < 32 ? mask & ((1u << n) - 1) : mask;
-    std::memcpy(to + c / 8, &word, sizeof word - std::size_t(c % 64) / 8);
+    put_last(to, c, n < 32 ? mask & ((1u << n) - 1) : mask);
   }
 }
 
@@ -217,8 +229,7 @@ OVSW_INLINE void put_bits16(unsigned char* to, int c, int n, Vec v) {
   if (n > 16) {
     std::memcpy(to + c / 8, &mask, sizeof(std::uint16_t));
   } else {
-    const std::uint64_t word = mask & ((1u << n) - 1);
-    std::memcpy(to + c / 8, &word, sizeof word - std::size_t(c % 64) / 8);
+    put_last(to, c, mask & ((1u << n) - 1));
   }
 }
 

@@ -156,7 +156,24 @@ OVSW_INLINE void expand(const Shape& s, const Layout& l, const std::uint8_t* a, 
   for (std::int64_t i = 2 * l.patch_bytes; i < l.slots; ++i) to[i] = 0;
 }
 
-// Offsets and bases of a strip. Past the end pixels repeat the last one.
+// The ones of the patch that starts at `at` in the padded map.
+template <int RowBytes>
+OVSW_INLINE std::int32_t count_ones(const Shape& s, const Layout& l, const std::uint8_t* at) {
+  const std::int64_t row = RowBytes ? RowBytes : l.row_bytes;
+  const std::int64_t last = (row - 1) / 8 * 8;  // where a row's last word is
+  const std::uint64_t mask = ~std::uint64_t(0) >> (8 * (last + 8 - row));
+  std::int64_t count = 0;
+  for (int ky = 0; ky < s.window_h; ++ky, at += l.pitch) {
+    for (std::int64_t i = 0; i <= last; i += 8) {
+      std::uint64_t word;
+      std::memcpy(&word, at + i, sizeof word);
+      count += __builtin_popcountll(i < last ? word : word & mask);
+    }
+  }
+  return std::int32_t(count);
+}
+
+// Offsets, bases and, if there is a window scale, ones of a strip. Past the end pixels repeat the last one.
 template <bool Quad, int RowBytes>
 OVSW_INLINE void prepare(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_t begin,
                          std::int64_t first, std::int64_t last) {
@@ -185,6 +202,8 @@ OVSW_INLINE void prepare(const KernelArgs& args, const Layout& l, const Scratch&
     expand<RowBytes>(s, l, at[0], at[1], to);
     if constexpr (Quad) expand<RowBytes>(s, l, at[2], at[3], to + l.strip * l.stride);
   }
+  if (!args.constants[kWindow]) return;
+  for (std::int64_t i = 0; i < last - first; ++i) w.ones[i] = count_ones<RowBytes>(s, l, w.at[i]);
 }
 
 template <bool Quad>
@@ -395,23 +414,6 @@ void panel(const KernelArgs& args, const Layout& l, const Scratch& w, int slab, 
   }
 }
 
-// The ones of the patch that starts at `at` in the padded map.
-OVSW_INLINE std::int32_t count_patch(const Shape& s, const Layout& l, const std::uint8_t* at) {
-  const std::int64_t last = (l.row_bytes - 1) / 8 * 8;  // the last word's place
-  const std::uint64_t mask = ~std::uint64_t(0) >> (8 * (last + 8 - l.row_bytes));
-  const auto word = [](const std::uint8_t* from) OVSW_INLINE_LAMBDA {
-    std::uint64_t bits;
-    std::memcpy(&bits, from, sizeof bits);
-    return bits;
-  };
-  std::int64_t count = 0;
-  for (int ky = 0; ky < s.window_h; ++ky, at += l.pitch) {
-    count += __builtin_popcountll(word(at + last) & mask);
-    for (std::int64_t i = 0; i < last; i += 8) count += __builtin_popcountll(word(at + i));
-  }
-  return std::int32_t(count);
-}
-
 // Patches too long for 16-bit sums; weights as patches, one after another.
 template <typename E>
 void wide(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_t begin, std::int64_t end) {
@@ -431,7 +433,7 @@ void wide(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_
     }
     const std::int32_t* base =
         args.border.base + std::int64_t(args.border.row_class[y] + args.border.col_class[x]) * padded_channels(s.out_c);
-    const auto ones = std::uint32_t(window ? count_patch(s, l, at) : 0);
+    const auto ones = std::uint32_t(window ? count_ones<0>(s, l, at) : 0);
     for (int c0 = args.first_channel; c0 < args.last_channel; c0 += 16) {
       alignas(32) std::int32_t sum[16] = {};
       for (int c = c0; c < c0 + 16 && c < s.out_c; ++c) {
@@ -501,10 +503,6 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
       prepare<true>(args, l, w, begin, first, last);
     } else {
       prepare<false>(args, l, w, begin, first, last);
-    }
-    if (window) {
-      count_patches(s, l, w.map, begin, first, last, w.ones,
-                    [&](const std::uint8_t* at) OVSW_INLINE_LAMBDA { return count_patch(s, l, at); });
     }
     strip<E>(args, l, w, first, last, first > begin && one_panel && l.groups <= kBlock);
   }
