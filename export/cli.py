@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ovsw.cli import command
@@ -14,7 +15,7 @@ from ovsw.export.errors import VerifyError
 from ovsw.text import dims, table
 
 if TYPE_CHECKING:
-    from ovsw.export.pipeline import Report
+    from ovsw.export.pipeline import Prepared, Report
 
 
 _WIDTHS = ("int16", "int8")
@@ -133,7 +134,7 @@ def options(p: argparse.ArgumentParser) -> None:
 @command("ovsw-export", "Export a binary network to one .bnn file, checked against the original.", options)
 def main(args: argparse.Namespace) -> int:
     try:
-        from ovsw.export.pipeline import ExportOptions, check_target, export_source, open_source
+        from ovsw.export.pipeline import ExportOptions, check_target, open_source, prepare
     except ModuleNotFoundError as e:
         raise RuntimeError(f"{e.name} is needed to export networks: pip install 'ovsw[export]'") from None
     if args.output is None and args.explain is None:
@@ -144,18 +145,13 @@ def main(args: argparse.Namespace) -> int:
         check_target(args.output, args.force, args.source)
     if args.explain not in (None, "-"):
         check_target(args.explain, args.force, args.source)
-    source = open_source(args.source, chosen)
+    prepared = prepare(open_source(args.source, chosen), chosen, str(args.output).endswith(".onnx"))
     if args.explain is not None:
-        from ovsw.export import explain
-
-        told = explain.explained(source, chosen)
-        print(explain.table(told))
-        if args.explain != "-":
-            explain.write(args.explain, told)
+        _explain(prepared, args.explain)
     if args.output is None:
         return 0
     try:
-        report = export_source(source, args.output, chosen)
+        report = prepared.write(Path(args.output))
     except VerifyError as e:
         print(f"ovsw-export: {args.source}: {e}; nothing was written", file=sys.stderr)
         return 1
@@ -165,6 +161,18 @@ def main(args: argparse.Namespace) -> int:
         print(f"ovsw-export: warning: {warning}", file=sys.stderr)
     print(json.dumps(report.as_dict(), indent=2) if args.json else _text(report))
     return 0
+
+
+def _explain(prepared: Prepared, target: str) -> None:
+    """The tables to stdout; a picture to `target`, unless that is "-"."""
+    from ovsw.export.explain import explain, table
+    from ovsw.export.explain_svg import svg
+    from ovsw.format import replace_file
+
+    told = explain(prepared.source.graph, prepared.chosen.model, prepared.chosen.lowered)
+    print(table(told))
+    if target != "-":
+        replace_file(target, svg(told).encode())
 
 
 def _settle(args: argparse.Namespace) -> None:

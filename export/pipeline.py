@@ -218,57 +218,82 @@ def export_module(
 
 def export_source(source: Source, output: str | os.PathLike[str], options: ExportOptions) -> Report:
     """The way from a source to a file, the same for all front ends."""
+    check_target(output, options.force, source.path)
+    return prepare(source, options, Path(output).suffix == ".onnx").write(Path(output))
+
+
+def prepare(source: Source, options: ExportOptions, as_onnx: bool = False) -> Prepared:
+    """Validates and builds what a source becomes. Raises ExportError, which lists all that cannot be exported."""
     _check_choices(options)
-    target = Path(output)
-    check_target(target, options.force, source.path)
     warnings = source.warnings + validate(source.graph, options.zero_weights)
-    images = None if options.images is None else open_images(Path(options.images), source.num_classes)
     spec = _input(source, options)
     names = _labels(source, spec)
     metadata = {**spec.metadata(source.name, source.num_classes, names), **_meaning(source.graph)}
     if source.path is not None:
         metadata["source"] = source.path.name
-
-    floats = Candidate(build(source.graph, spec.mean, spec.std, metadata).model)
+    floats = Candidate(build(source.graph, spec.mean, spec.std, metadata))
     integer, reason = None, None
-    if options.numerics != "float" and target.suffix != ".onnx":
+    if options.numerics != "float" and not as_onnx:
         if spec.labels in BUILTIN:
             metadata = {**metadata, "labels": spec.labels}
         integer, reason = _integer(source, spec, metadata, options)
         warnings += integer.warnings if integer else []
-    chosen = integer or floats
-    verification = verify(source, floats, options.verify)  # that the network was read right
-    integer_verification = verify_integer(source, spec, integer, options.verify) if integer else None
-    accuracy = None
-    if images is not None:
-        accuracy = measure(source.reference, chosen.logits, images, spec, options.max_images)
-    data = _onnx(source, spec) if target.suffix == ".onnx" else chosen.data
-    try:
-        bnn.replace_file(target, data)
-    except OSError as e:
-        raise ExportError(f"{target}: cannot be written: {e.strerror or e}") from None
-    return Report(
-        output=str(target),
-        arch=source.name,
-        num_classes=source.num_classes,
-        outputs=[node.shape for node in source.graph.outputs],
-        input_size=max(spec.height, spec.width),
-        input_shape=spec.shape,
-        mean=spec.mean,
-        std=spec.std,
-        learned_scale=source.learned_scale,
-        numerics=chosen.model.numerics,
-        labels=len(names),
-        layers=layers(chosen.model),
-        bytes=len(data),
-        parameters=source.parameters,
-        verification=verification,
-        integer_verification=integer_verification,
-        accuracy=accuracy,
-        not_integer=reason,
-        calibrated=integer.origin if integer else None,
-        warnings=warnings,
-    )
+    return Prepared(source, options, spec, len(names), floats, integer, reason, warnings)
+
+
+@dataclass
+class Prepared:
+    """A network on its way to a file: proved, measured and written by `write`."""
+
+    source: Source
+    options: ExportOptions
+    spec: InputSpec
+    labels: int
+    floats: Candidate
+    integer: IntegerCandidate | None
+    not_integer: str | None
+    warnings: list[str]
+
+    @property
+    def chosen(self) -> Candidate:
+        return self.integer or self.floats
+
+    def write(self, target: Path) -> Report:
+        """Raises VerifyError if engine and original do not agree, and then writes nothing."""
+        source, options, spec, integer = self.source, self.options, self.spec, self.integer
+        images = None if options.images is None else open_images(Path(options.images), source.num_classes)
+        verification = verify(source, self.floats, options.verify)  # that the network was read right
+        integer_verification = verify_integer(source, spec, integer, options.verify) if integer else None
+        accuracy = None
+        if images is not None:
+            accuracy = measure(source.reference, self.chosen.logits, images, spec, options.max_images)
+        data = _onnx(source, spec) if target.suffix == ".onnx" else self.chosen.data
+        try:
+            bnn.replace_file(target, data)
+        except OSError as e:
+            raise ExportError(f"{target}: cannot be written: {e.strerror or e}") from None
+        return Report(
+            output=str(target),
+            arch=source.name,
+            num_classes=source.num_classes,
+            outputs=[node.shape for node in source.graph.outputs],
+            input_size=max(spec.height, spec.width),
+            input_shape=spec.shape,
+            mean=spec.mean,
+            std=spec.std,
+            learned_scale=source.learned_scale,
+            numerics=self.chosen.model.numerics,
+            labels=self.labels,
+            layers=layers(self.chosen.model),
+            bytes=len(data),
+            parameters=source.parameters,
+            verification=verification,
+            integer_verification=integer_verification,
+            accuracy=accuracy,
+            not_integer=self.not_integer,
+            calibrated=integer.origin if integer else None,
+            warnings=self.warnings,
+        )
 
 
 def _onnx(source: Source, spec: InputSpec) -> bytes:

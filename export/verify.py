@@ -31,11 +31,12 @@ TOLERANCE = 1e-4  # of the largest logit, or of 1
 class Candidate:
     """A model as the file that it may become, loaded by the engine. Raises ExportError if that refuses it."""
 
-    def __init__(self, model: bnn.Model) -> None:
-        self.model, self.data = model, bnn.to_bytes(model)
+    def __init__(self, built: Built) -> None:
+        self.model, self.lowered = built.model, built.lowered
+        self.data = bnn.to_bytes(built.model)
         try:
-            if model.numerics == "integer":
-                numerics.check(model)
+            if built.model.numerics == "integer":
+                numerics.check(built.model)
             self.engine = Engine(self.data)
         except ValueError as e:
             raise ExportError(f"the engine refuses the result: {e}") from None
@@ -55,7 +56,7 @@ class IntegerCandidate(Candidate):
     """One in integers, with what its scales were measured on."""
 
     def __init__(self, built: Built, measured_on: Calibration) -> None:
-        super().__init__(built.model)
+        super().__init__(built)
         self.warnings = list(built.warnings)
         self.measured = built.measured
         self.calibration = measured_on

@@ -17,18 +17,23 @@ from ovsw.export.passes.calibrate import measured
 from ovsw.export.passes.fold import fold
 from ovsw.export.passes.fuse import fuse
 from ovsw.export.passes.legalize import legalize
-from ovsw.export.passes.lower import lower
+from ovsw.export.passes.lower import Lowered, lower
 from ovsw.export.passes.pack import pack
 from ovsw.export.passes.quantize import quantize
 from ovsw.export.passes.sink import sink
 
 
 class Built(NamedTuple):
-    """A model, warnings, and the ops whose scale was measured: what they store may saturate."""
+    """A model, warnings, and the op that each record of the model was made of."""
 
     model: bnn.Model
     warnings: list[str]
-    measured: list[bnn.Op]
+    lowered: list[Lowered]
+
+    @property
+    def measured(self) -> list[bnn.Op]:
+        """The ops whose scale was measured: what they store may saturate."""
+        return [record for record, op in zip(self.model.ops, self.lowered) if op.measured]
 
 
 def build(
@@ -49,11 +54,11 @@ def build(
     legal = legalized(graph, numerics)
     ops = fuse(legal)
     if numerics == "float":
-        return Built(pack(lower(ops), legal.outputs, mean, std, metadata), [], [])
+        lowered = lower(ops)
+        return Built(pack(lowered, legal.outputs, mean, std, metadata), [], lowered)
     ranges = None if calibration is None else partial(measured, legal, calibration)
     lowered, warnings = quantize(ops, mean, std, weights, stem, ranges)
-    model = pack(lowered, legal.outputs, mean, std, metadata, numerics)
-    return Built(model, warnings, [record for record, op in zip(model.ops, lowered) if op.measured])
+    return Built(pack(lowered, legal.outputs, mean, std, metadata, numerics), warnings, lowered)
 
 
 def legalized(graph: ir.Graph, numerics: str) -> ir.Graph:

@@ -77,11 +77,11 @@ def _pool_sums(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node
 
 
 def _pool_whole_sums(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
-    """The same for sums that are whole numbers: those of bits, and of weights that are rounded anyway."""
-    core = next(iter(inputs), None)
-    core = core.inputs[0] if isinstance(core, ir.Affine) else core
-    if isinstance(core, ir.Dot) and (core.window_scale is not None or core.pad_value != round(core.pad_value)):
-        return replace(node, inputs=inputs)
+    """The same for sums that are whole numbers."""
+    if isinstance(node, ir.MaxPool):
+        core = inputs[0].inputs[0] if isinstance(inputs[0], ir.Affine) else inputs[0]
+        if not isinstance(core, ir.Dot) or core.window_scale is not None or core.pad_value != round(core.pad_value):
+            return replace(node, inputs=inputs)
     return _pool_sums(node, inputs, users)
 
 
