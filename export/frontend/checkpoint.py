@@ -188,7 +188,7 @@ def _filled(path: Path, spec: NetworkSpec, state: dict[str, Tensor], size: int) 
         if isinstance(layer, BinaryConv2d) and name + _SCALE in state:
             layer.learn_scale()
     model.load_state_dict(_adapted(state, expected), strict=False)
-    return model
+    return model.eval()
 
 
 def _dims(shape: Any) -> str:
