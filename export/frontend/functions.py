@@ -14,7 +14,7 @@ import torch
 
 from ovsw.export.frontend.lattice import COMPARISONS, ROUNDINGS, Piecewise
 from ovsw.export.frontend.recorder import Recording
-from ovsw.export.frontend.values import Arranged, Call, Value, array, is_value, names, per_channel
+from ovsw.export.frontend.values import ELEMENTWISE, Arranged, Call, Value, array, is_value, names, per_channel
 
 _INF = float("inf")
 _IDENTITY = Piecewise.line(1.0, 0.0)
@@ -35,6 +35,7 @@ _KEEPS_SIGN = names("erf silu gelu mish selu elu celu tanh atan asin sinh expm1 
 _NOT_NEGATIVE = names("abs relu sqrt square std var linalg_vector_norm norm exp sigmoid softplus rsqrt cosh")
 _KEEPS_BOUNDS = names("max_pool2d_with_indices amax amin max min mean adaptive_max_pool2d")
 _POOLS_MAX = names("max_pool2d_with_indices adaptive_max_pool2d")
+_BINARY = names("mul div maximum minimum heaviside copysign")
 _LOGIC = {
     "logical_and": np.logical_and,
     "logical_or": np.logical_or,
@@ -165,7 +166,7 @@ class Functions:
             return self._pooled(value)
         if op == "where":
             return self._chosen(value, *value.args[:3])
-        if len(value.args) > 1 and op in (*COMPARISONS, *_LOGIC, "mul", "maximum", "minimum", "heaviside"):
+        if len(value.args) > 1 and op in (*COMPARISONS, *_LOGIC, *_BINARY):
             return self._of_two(value, op, *value.args[:2])
         if not is_value(x) or x.shape != value.shape:
             return None
@@ -212,12 +213,13 @@ class Functions:
             return Piecewise.choice(outside, kept, Piecewise.line(0.0, 0.0))
         if op in ROUNDINGS or op == "fix":
             decimals = call.arg(1, "decimals", 0)
-            return None if decimals else f.rounded("trunc" if op == "fix" else op)
+            within = f.clamped(*self.bounds(call.args[0]))
+            return None if decimals else within.rounded("trunc" if op == "fix" else op)
         if op in ("logical_not", "bitwise_not"):
             return f.compared("eq", 0.0) if op == "logical_not" or call.dtype == torch.bool else None
         if op == "positive":
             return f
-        if f.is_step:
+        if f.is_step and op in ELEMENTWISE:
             return f.mapped(lambda levels: _evaluated(call, levels))
         return None
 
@@ -238,8 +240,10 @@ class Functions:
             result = f.of_levels(g, lambda a, b: _LOGIC[op](a, b).astype(float))
         elif op == "heaviside":
             result = Piecewise.choice(f.compared("eq", 0.0), g, f.compared("gt", 0.0))
-        elif op == "mul":
-            result = f.times(g)
+        elif op == "copysign":
+            result = g.compared("ge", 0.0).scaled(2.0, -1.0).times(f.bent(-1.0))
+        elif op in ("mul", "div"):
+            result = f.times(g) if op == "mul" else f.over(g)
         else:
             difference = f + g.scaled(-1.0)
             over = difference.bent(0.0)  # max(f, g) = g + relu(f - g)

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend.values import (
+    ELEMENTWISE,
     ZERO,
     Arranged,
     Call,
@@ -45,7 +46,7 @@ _MOVES: dict[str, tuple[int, ...]] = {
         names("""clone _to_copy to contiguous lift_fresh alias detach index index_select gather take flip roll repeat
         repeat_interleave reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
         replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
-        _upsample_nearest_exact2d pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle im2col cat stack
+        _upsample_nearest_exact2d pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle im2col cat stack _unsafe_index
         constant_pad_nd index_fill zero view_copy tril triu _unsafe_view"""),
         (0,),
     ),
@@ -60,13 +61,6 @@ _MOVES: dict[str, tuple[int, ...]] = {
 }
 _FILLS = {"constant_pad_nd": (2, "value"), "index_fill": (3, "value")}  # where a number fills
 
-_ELEMENTWISE = names(
-    """abs add sub rsub mul div neg sign sgn relu relu6 hardtanh clamp clamp_min clamp_max leaky_relu _prelu_kernel
-    sigmoid tanh silu hardswish hardsigmoid gelu elu celu selu mish softplus erf erfc where masked_fill gt ge lt le eq
-    ne round floor ceil trunc fix frac pow square sqrt rsqrt reciprocal exp expm1 log log1p log2 sin cos atan asin sinh
-    maximum minimum fmax fmin heaviside logical_not logical_and logical_or logical_xor bitwise_not bitwise_and
-    bitwise_or bitwise_xor rrelu_with_noise hardshrink softshrink threshold positive"""
-)
 _SHAPE_ONLY = names("zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided")
 _READS_NUMBERS = {
     "_local_scalar_dense": "a number or a condition is taken from the image (.item(), float(), bool(), if, while)",
@@ -173,6 +167,7 @@ class Recorder(TorchDispatchMode):
         self.random: dict[int, tuple[Tensor, str]] = {}
         self.counts: Counter[str] = Counter()
         self.arranged: dict[tuple[Any, ...], Arranged] = {}
+        self.twins: dict[tuple[Any, ...], Call] = {}
         self.next = ZERO.size
         self.calls.append(ZERO)
 
@@ -262,11 +257,16 @@ class Recorder(TorchDispatchMode):
     ) -> Call:
         """A new call, whose elements `result` holds from now on; by default in its shape and order."""
         shape = shape or tuple(result.shape)
-        if op in _ELEMENTWISE:
+        if op in ELEMENTWISE:
             args, shape, order = _in_order_of_source(args, shape)
-        start = self.numbered(result.numel())
-        call = Call(op, args, kwargs, shape, where, start, output, result.dtype)
-        self.calls.append(call)
+        key = _signature(op, args, kwargs, shape, output)
+        call = self.twins.get(key) if key is not None else None
+        if call is None:
+            call = Call(op, args, kwargs, shape, where, self.numbered(result.numel()), output, result.dtype)
+            self.calls.append(call)
+            if key is not None:
+                self.twins[key] = call
+        start = call.start
         numbers = torch.arange(start, start + call.size) if order is None else torch.from_numpy(start + order)
         self.write(result, numbers.view(result.shape), where, call if order is None else None)
         return call
@@ -349,10 +349,9 @@ class Recorder(TorchDispatchMode):
         tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
         if not any(self.read(t) is not None for t in tensors):
             return self.untraced(func, args, kwargs, tensors)
-        with self:
-            result = func.decompose(*args, **kwargs)
-        if result is not NotImplemented:
-            return result
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            with self:  # made of other operations, which inference mode does not take apart
+                return func.decompose(*args, **kwargs)
         return self.traced(func, args, kwargs, tensors)
 
     def untraced(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
@@ -533,6 +532,7 @@ _NAMES = {
     "mm": "matmul",
     "bmm": "matmul",
 }
+_FEW = 4096  # elements
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot")
 _MAIN = ("linear", "pointwise", "convolution", "mm", "addmm", "bmm", "layer")
 
@@ -574,6 +574,18 @@ def _plain_form(op: str, args: tuple[Any, ...], result: Tensor | None) -> tuple[
         source = args[1] if op == "copy" else args[0]
         return ("ne", (source, 0.0)) if result.dtype == torch.bool else ("trunc", (source,))
     return op, args
+
+
+def _signature(op: str, args: Any, kwargs: Any, shape: tuple[int, ...], output: int) -> tuple[Any, ...] | None:
+    """The same for operations that give the same result; None for those with weights, which are not compared."""
+    parts: list[Any] = []
+    for a in tree_flatten((args, sorted(kwargs.items())))[0]:
+        if isinstance(a, Tensor):
+            if a.numel() > _FEW:
+                return None
+            a = (tuple(a.shape), a.dtype, a.detach().cpu().numpy().tobytes())
+        parts.append(a if not isinstance(a, float) else (a, math.copysign(1.0, a)))
+    return (op, shape, output, *parts) if op not in ("layer", "image") else None
 
 
 def _in_order_of_source(
