@@ -117,7 +117,7 @@ def _filled(path: Path, spec: NetworkSpec, state: dict[str, Tensor], size: int) 
             layer.learn_scale()
             state[name + _SCALE] = state[name + _SCALE].reshape(-1)
     model.load_state_dict(state, strict=False)
-    return model
+    return model.eval()
 
 
 def _dims(shape: Any) -> str:
