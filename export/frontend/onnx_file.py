@@ -105,6 +105,7 @@ def metadata(model: onnx.ModelProto) -> dict[str, Any]:
         "std": list,
         "labels": (str, list),
         "resize": int,
+        "source": str,
         "deployed": dict,
     }
     about: dict[str, Any] = {}
