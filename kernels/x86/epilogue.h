@@ -144,6 +144,19 @@ OVSW_INLINE void put32(const Target& t, std::int64_t at, const More& more, __mma
   }
 }
 
+// The same of all channels of two pixels, if they have 16 each.
+template <typename E>
+OVSW_INLINE void put_two(const Target& t, std::int64_t at, const More& more, unsigned char* bits, Vec q0, Vec q1) {
+  const Vec v = values<E>(t, more, q0, q1);
+  if (t.out) store(t.out + at, v);
+  if (bits) {
+    const std::uint32_t signs = _mm512_cmpge_epi16_mask(v, more.threshold);
+    const std::uint64_t first = signs & 0xffff, second = signs >> 16;
+    std::memcpy(bits, &first, 8);
+    std::memcpy(bits + 8, &second, 8);
+  }
+}
+
 // The sums, base not included, of `pixels` pixels x `slabs` (1 or 2 of 16 channels) from channel c, a multiple of 32;
 // they lie `step` registers per pixel apart. `scale` changes sum(slab, pixel) before its base is added.
 template <typename E, typename Scale>
@@ -157,7 +170,20 @@ OVSW_INLINE void finish(const Target& target, const std::int32_t* shift, const s
   const More more = more_at<E>(t, c);
   std::int64_t at = pixel * t.channels + c;
   unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step + c / 8 : nullptr;
-  for (int i = 0; i < pixels; ++i, at += t.channels, sums += step) {
+  int i = 0;
+  if (t.channels == 16) {
+    const auto twice = [](Vec v) OVSW_INLINE_LAMBDA { return _mm512_broadcast_i64x4(_mm512_castsi512_si256(v)); };
+    const More both = {twice(more.slope), twice(more.positive), twice(more.threshold)};
+    for (; i + 1 < pixels; i += 2, at += 32, sums += 2 * step) {
+      const Vec q0 = shift_add<E>(t, at, mask0, shift, add32(scale(sums[0], 0, i), load(base[i])));
+      const Vec q1 = shift_add<E>(t, at + 16, mask0, shift, add32(scale(sums[step], 0, i + 1), load(base[i + 1])));
+      if constexpr (E::kAdd != Add::kSum) {
+        put_two<E>(t, at, both, bits, q0, q1);
+        if (bits) bits += 2 * t.bits_step;
+      }
+    }
+  }
+  for (; i < pixels; ++i, at += t.channels, sums += step) {
     const std::int32_t* b = base[i] + c;
     const Vec q0 = shift_add<E>(t, at, mask0, shift + c, add32(scale(sums[0], 0, i), load(b)));
     Vec q1 = q0;
