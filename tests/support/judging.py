@@ -63,13 +63,18 @@ def judged(model: Callable[[Tensor], Any], images: list[Tensor]) -> list[tuple[T
     return chosen
 
 
+def temporary_files() -> list[Path]:
+    """Without the folder that torch makes for its compiler."""
+    return sorted(p for p in Path(tempfile.gettempdir()).iterdir() if not p.name.startswith("torchinductor"))
+
+
 def snapshot(model: Any) -> Any:
     """What an exporter could change: bits of tensors, modes, hooks, attributes; torch's own state; temporary files."""
     state: list[Any] = [
         torch.is_grad_enabled(),
         torch.get_default_dtype(),
         torch.get_rng_state().numpy().tobytes(),
-        sorted(str(p) for p in Path(tempfile.gettempdir()).iterdir()),
+        temporary_files(),
     ]
     if isinstance(model, nn.Module):
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
