@@ -213,6 +213,10 @@ class Dot(Window):
         return self.inputs[0].shape[0] // self.positive.shape[1]
 
 
+class ToFloat(Node):
+    """Integers only: the numbers that a map stands for, as f32."""
+
+
 Users = dict[Node, list[Node]]
 
 

@@ -21,7 +21,7 @@ from ovsw.export.errors import ExportError
 from ovsw.export.frontend import checkpoint as checkpoint_file
 from ovsw.export.frontend import torch_module
 from ovsw.export.passes import build
-from ovsw.export.passes.quantize import NotIntegerError
+from ovsw.export.passes.scales import NotIntegerError
 from ovsw.export.source import Source
 from ovsw.export.validate import validate
 from ovsw.export.verify import Candidate, IntegerVerification, Verification, verify, verify_integer

@@ -50,7 +50,7 @@ class Guarded {
 
 Shape make_shape(std::vector<int> in, int out_c, std::vector<int> window, std::vector<int> stride,
                  std::vector<int> pad) {
-  Shape s{in[0], in[1], in[2], 0, 0, out_c, window[0], window[1], stride[0], stride[1], pad[0], pad[1]};
+  Shape s{in[0], in[1], in[2], 0, 0, out_c, window[0], window[1], stride[0], stride[1], pad[0], pad[1], 0, 0, 1};
   s.out_h = (s.in_h + 2 * s.pad_h - s.window_h) / s.stride_h + 1;
   s.out_w = (s.in_w + 2 * s.pad_w - s.window_w) / s.stride_w + 1;
   return s;

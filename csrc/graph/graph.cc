@@ -111,7 +111,7 @@ class OpBuilder {
 
   void set_shape(const Value& in) {
     Shape& s = op_.shape;
-    s = {in.h, in.w, in.c, in.h, in.w, in.c, 1, 1, 1, 1, 0, 0};
+    s = {in.h, in.w, in.c, in.h, in.w, in.c, 1, 1, 1, 1, 0, 0, 0, 0, 1};
     if (traits_->window) {
       set_window();
     } else {
@@ -124,7 +124,7 @@ class OpBuilder {
     if (traits_->is(kFlat)) {
       const std::size_t features = in.pixels() * std::size_t(in.c);
       require(features <= (1u << 20), "has ", features, " input features, allowed are ", 1 << 20);
-      s = {1, 1, int(features), 1, 1, int(features), 1, 1, 1, 1, 0, 0};
+      s = {1, 1, int(features), 1, 1, int(features), 1, 1, 1, 1, 0, 0, 0, 0, 1};
     }
   }
 

@@ -91,11 +91,16 @@ constexpr std::optional<Need> constant_need(const OpTraits& op, Numerics numeric
     case kShift:
       if (integer && op.max_shift) return Need{Dtype::kU8, true};
       return {};
+    case kThreshold:
+    case kWindow:
+    case kPositive:
+      return {};
   }
   return {};
 }
 
-constexpr const char* kConstantNames[kConstantCount] = {"scale", "offset", "slope", "shift"};
+constexpr const char* kConstantNames[kConstantCount] = {"scale",     "offset", "slope",   "shift",
+                                                        "threshold", "window", "positive"};
 
 constexpr const char* element_name(Element kind) {
   constexpr const char* kNames[] = {"f32", "bits", "i16", "i32", "u8"};

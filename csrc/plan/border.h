@@ -27,7 +27,7 @@ struct BorderTable {
   std::vector<std::int32_t> row_class;  // per output row; already multiplied by the number of column classes
   std::vector<std::int32_t> col_class;  // per output column
 
-  Border view() const { return {base.as<std::int32_t>(), row_class.data(), col_class.data()}; }
+  Border view() const { return {base.as<std::int32_t>(), row_class.data(), col_class.data(), nullptr, nullptr}; }
 };
 
 // The table of an op, with the rows padded as kernels.h has it; no rows if its kernel needs none:

@@ -6,16 +6,21 @@ Needs no torch: `ovsw.bench` makes its networks with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from ovsw import format as bnn
 from ovsw.export import ir
+from ovsw.export.passes.calibrate import measured
 from ovsw.export.passes.fold import fold
-from ovsw.export.passes.fuse import Fused, fuse
+from ovsw.export.passes.fuse import fuse
 from ovsw.export.passes.legalize import legalize
 from ovsw.export.passes.lower import lower
 from ovsw.export.passes.pack import pack
 from ovsw.export.passes.quantize import quantize
+from ovsw.export.passes.sink import sink
 
 
 def build(
@@ -26,16 +31,22 @@ def build(
     numerics: str = "float",
     weights: str = "int16",
     stem: str | None = None,
+    calibration: np.ndarray | None = None,
 ) -> tuple[bnn.Model, list[str]]:
     """The model of a valid graph in these numerics, and warnings; `weights` and `stem` as in `quantize`.
 
+    `calibration` are normalised images, float32 (n, channels, height, width), for the scales of what is not clamped.
     Raises NotIntegerError.
     """
-    ops = fused(graph, numerics)
-    lowered, warnings = (lower(ops), []) if numerics == "float" else quantize(ops, mean, std, weights, stem)
-    return pack(lowered, mean, std, metadata, numerics), warnings
+    legal = legalized(graph, numerics)
+    ops = fuse(legal)
+    if numerics == "float":
+        return pack(lower(ops), legal.outputs, mean, std, metadata, numerics), []
+    ranges = None if calibration is None else partial(measured, legal, calibration)
+    lowered, warnings = quantize(ops, mean, std, weights, stem, ranges)
+    return pack(lowered, legal.outputs, mean, std, metadata, numerics), warnings
 
 
-def fused(graph: ir.Graph, numerics: str) -> list[Fused]:
-    """The ops of a file with these numerics, their constants still real."""
-    return fuse(legalize(fold(graph), numerics))
+def legalized(graph: ir.Graph, numerics: str) -> ir.Graph:
+    """The graph that the ops of a file with these numerics compute, their constants still real."""
+    return legalize(sink(fold(graph)), numerics)

@@ -1,7 +1,8 @@
 """Fold: batch norms, scales and biases become one multiplier and one offset per channel.
 
 Afterwards all arithmetic per channel is an `Affine` in float64, never two in a row, a binary convolution is `Sign`,
-`Dot`, `Affine`, and nothing is flattened.
+`Dot`, `Affine`, nothing is flattened, concatenations join two maps, and of two maps of different size the second one is
+the pixel that counts for all.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import numpy as np
 
 from ovsw.export import ir
 
+TINY = float(np.finfo(np.float32).smallest_subnormal)  # the threshold of signs for which 0 counts as negative
+
 
 def fold(graph: ir.Graph) -> ir.Graph:
     return ir.rewrite(graph, _Fold().node)
@@ -19,13 +22,11 @@ def fold(graph: ir.Graph) -> ir.Graph:
 
 class _Fold:
     def __init__(self) -> None:
-        self.signs: dict[ir.Node, ir.Sign] = {}  # of each node once, whoever reads it
+        self.signs: dict[tuple[ir.Node, bool], ir.Sign] = {}  # of each node once, whoever reads it
 
     def node(self, node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
         if isinstance(node, ir.BinaryConv):
-            geometry = (node.window, node.stride, node.pad)
-            dot = ir.Dot(node.name, [self.sign(inputs[0])], node.shape, *geometry, positive=node.weight >= 0)
-            return ir.Affine(node.name, [dot], node.shape, node.scale, np.zeros_like(node.scale))
+            return self.binary(node, inputs[0])
         if isinstance(node, ir.Norm):
             scale = node.weight / np.sqrt(node.running_var + node.eps)
             return ir.affine(node.name, inputs[0], scale, node.bias - scale * node.running_mean)
@@ -35,12 +36,40 @@ class _Fold:
             return _biased(_unflattened(replace(node, inputs=inputs, bias=None)), node.bias)
         if isinstance(node, ir.Conv):
             return _biased(replace(node, inputs=inputs, bias=None), node.bias)
+        if isinstance(node, ir.Concat):
+            return _joined(node, inputs)
+        if isinstance(node, (ir.Add, ir.Mul)) and inputs[0].shape != node.shape:
+            return replace(node, inputs=inputs[::-1])
+        if isinstance(node, ir.Act) and node.strict:  # x > 0 is what -x >= 0 is not
+            ones = np.ones(node.shape[0])
+            negated = ir.affine(f"{node.name}.negated", inputs[0], -ones, 0 * ones)
+            return replace(node, inputs=[negated], lo=node.hi, hi=node.lo, strict=False)
         return replace(node, inputs=inputs)
 
-    def sign(self, x: ir.Node) -> ir.Sign:
-        if x not in self.signs:
-            self.signs[x] = ir.Sign(f"{x.name}.sign", [x], x.shape)
-        return self.signs[x]
+    def binary(self, node: ir.BinaryConv, x: ir.Node) -> ir.Node:
+        scale, ratio = node.scale, None
+        if node.window_scale is not None:
+            scale = np.where(scale == 0, np.where(node.window_scale == 0, 0.0, 1e-30), scale)
+            ratio = np.divide(node.window_scale, scale, out=np.zeros_like(scale), where=scale != 0)
+        dot = ir.Dot(
+            node.name,
+            [self.sign(x, node.strict)],
+            node.shape,
+            node.window,
+            node.stride,
+            node.pad,
+            node.weight >= 0,
+            node.dilation,
+            node.pad_value,
+            ratio,
+        )
+        return ir.Affine(node.name, [dot], node.shape, scale, np.zeros_like(scale))
+
+    def sign(self, x: ir.Node, strict: bool) -> ir.Sign:
+        if (x, strict) not in self.signs:
+            threshold = np.full(x.shape[0], TINY) if strict else None
+            self.signs[x, strict] = ir.Sign(f"{x.name}.sign", [x], x.shape, threshold)
+        return self.signs[x, strict]
 
 
 def _shifted_sum(node: ir.Affine, x: ir.Node, users: ir.Users) -> ir.Node | None:
@@ -48,8 +77,9 @@ def _shifted_sum(node: ir.Affine, x: ir.Node, users: ir.Users) -> ir.Node | None
     add = node.inputs[0]
     if not isinstance(x, ir.Add) or len(users[add]) != 1 or (node.scale != 1).any():
         return None
+    before = add.inputs if add.inputs[0].shape == add.shape else add.inputs[::-1]
     for i, term in enumerate(x.inputs):
-        if isinstance(term, ir.Affine) and _is_private(add.inputs[i], users):
+        if isinstance(term, ir.Affine) and _is_private(before[i], users):
             terms = list(x.inputs)
             terms[i] = ir.affine(term.name, term, node.scale, node.offset)
             return replace(x, name=node.name, inputs=terms)
@@ -65,6 +95,15 @@ def _is_private(node: ir.Node, users: ir.Users) -> bool:
 
 def _biased(x: ir.Node, bias: np.ndarray | None) -> ir.Node:
     return x if bias is None else ir.affine(x.name, x, np.ones_like(bias), bias)
+
+
+def _joined(concat: ir.Concat, inputs: list[ir.Node]) -> ir.Node:
+    """The same channels by concatenations of two maps."""
+    joined, (_, h, w) = inputs[0], concat.shape
+    for i, x in enumerate(inputs[1:], 2):
+        name = concat.name if i == len(inputs) else f"{concat.name}.{i}"
+        joined = ir.Concat(name, [joined, x], (joined.shape[0] + x.shape[0], h, w))
+    return joined
 
 
 def _unflattened(linear: ir.Linear) -> ir.Linear:

@@ -9,14 +9,18 @@ from dataclasses import dataclass
 
 from ovsw.export import ir
 
-_CORES = (ir.Dot, ir.Conv, ir.Linear, ir.MaxPool, ir.AvgPool, ir.ChannelPad)
+_WEIGHTED = (ir.Dot, ir.Conv, ir.Linear)
+_OF_TWO = (ir.Mul, ir.Concat)  # cores of two maps: such ops have no residual
+_BARE = (ir.Softmax, ir.ToFloat)  # whose ops have no epilogue
+_CORES = (*_WEIGHTED, *_OF_TWO, *_BARE, ir.MaxPool, ir.AvgPool, ir.ChannelPad, ir.Gather, ir.Bilinear)
 
 
 @dataclass(eq=False)
 class Fused:
     """One op of the file: act(scale * core(source) + offset + residual). Sources are nodes of the folded graph.
 
-    `core` is None where there is nothing but the epilogue. `value` is the node whose value this op computes.
+    `core` is None where there is nothing but the epilogue; one of two maps has its second one in `other`. `value` is
+    the node whose value this op computes, `sign` the one whose bits it stores beside it.
     """
 
     core: ir.Node | None
@@ -26,15 +30,20 @@ class Fused:
     residual: ir.Node | None = None
     act: ir.Act | None = None
     wants_map: bool = False
-    wants_bits: bool = False
+    sign: ir.Sign | None = None
+    other: ir.Node | None = None
 
     @property
     def name(self) -> str:
         return (self.core or self.value).name
 
+    @property
+    def reads(self) -> list[ir.Node]:
+        return [node for node in (self.source, self.other, self.residual) if node is not None]
 
-def fuse(graph: ir.Graph) -> list[Fused]:
-    """The ops of the file, in an order in which they can run."""
+
+def fuse(graph: ir.Graph, apart: bool = False) -> list[Fused]:
+    """The ops of the file, in an order in which they can run; `apart`: one for each node."""
     users = graph.users()
     order = {node: i for i, node in enumerate(graph.nodes)}
     taken: set[ir.Node] = set()
@@ -42,27 +51,29 @@ def fuse(graph: ir.Graph) -> list[Fused]:
     for node in graph.nodes:
         if node in taken or isinstance(node, (ir.Input, ir.Sign)):
             continue
-        op = Fused(node, node.inputs[0], node) if isinstance(node, _CORES) else _epilogue_alone(node)
+        op = _core(node) if isinstance(node, _CORES) else _epilogue_alone(node)
         while True:
             taken.add(op.value)
             readers = users[op.value]
-            if len(readers) != 1 or not _absorb(op, readers[0], users):
+            if apart or len(readers) != 1 or op.value in graph.outputs or not _absorb(op, readers[0], users):
                 break
         ops.append(op)
-    for node in graph.nodes:
-        if isinstance(node, ir.Sign) and isinstance(node.inputs[0], ir.Input):
-            ops.append(Fused(None, node.inputs[0], node))
     by_value = {op.value: op for op in ops}
     for node in graph.nodes:
-        for source in node.inputs:
-            if source in by_value:
-                by_value[source].wants_bits |= isinstance(node, ir.Sign)
-                by_value[source].wants_map |= not isinstance(node, ir.Sign)
+        if isinstance(node, ir.Sign):  # an op stores the bits of one sign; others are ops of their own
+            op = by_value.get(node.inputs[0])
+            if op is not None and op.sign is None:
+                op.sign = node
+            else:
+                ops.append(Fused(None, node.inputs[0], node, sign=node))
+    read = {node for op in ops for node in op.reads} | set(graph.outputs)
     for op in ops:
-        if isinstance(op.value, ir.Sign):
-            op.wants_bits, op.wants_map = True, False
-    by_value[graph.output].wants_map = True
+        op.wants_map = op.value in read and op.value is not op.sign
     return sorted(ops, key=lambda op: order[op.value])
+
+
+def _core(node: ir.Node) -> Fused:
+    return Fused(node, node.inputs[0], node, other=node.inputs[1] if isinstance(node, _OF_TWO) else None)
 
 
 def _epilogue_alone(node: ir.Node) -> Fused:
@@ -81,13 +92,13 @@ def _epilogue_alone(node: ir.Node) -> Fused:
 
 def _absorb(op: Fused, node: ir.Node, users: ir.Users) -> bool:
     """Takes `node`, the only reader of the op's value, into the op's epilogue if the order allows."""
-    if op.act:
+    if op.act or isinstance(op.core, _BARE):
         return False
     if isinstance(node, ir.Affine) and not op.affine and not op.residual:
         op.affine = node
-    elif isinstance(node, ir.Add) and not op.residual and node.inputs[_main(node, users)] is op.value:
-        op.residual = node.inputs[1 - _main(node, users)]
-    elif isinstance(node, ir.Act):
+    elif isinstance(node, ir.Add) and not op.residual and not op.other and _main(node, users) is op.value:
+        op.residual = node.inputs[1] if node.inputs[0] is op.value else node.inputs[0]
+    elif isinstance(node, ir.Act) and not (node.kind == "sigmoid" and isinstance(op.core, _WEIGHTED)):
         op.act = node
     else:
         return False
@@ -95,13 +106,19 @@ def _absorb(op: Fused, node: ir.Node, users: ir.Users) -> bool:
     return True
 
 
-def _main(add: ir.Node, users: ir.Users) -> int:
-    """Which operand's op takes the addition in: a binary convolution before others; the other is the residual."""
+def _main(add: ir.Node, users: ir.Users) -> ir.Node | None:
+    """The operand whose op takes the addition in, a binary convolution before others; the other one is the residual.
+
+    None if that is a pixel which counts for the whole map.
+    """
 
     def rank(x: ir.Node) -> int:
         if len(users[x]) != 1:
             return 0
         core = x.inputs[0] if isinstance(x, ir.Affine) and len(users[x.inputs[0]]) == 1 else x
-        return 2 if isinstance(core, ir.Dot) else int(isinstance(core, _CORES))
+        return 2 if isinstance(core, ir.Dot) else int(isinstance(core, _CORES) and not isinstance(core, _OF_TWO))
 
-    return int(rank(add.inputs[1]) >= rank(add.inputs[0]))
+    first, second = add.inputs
+    if first.shape != second.shape:
+        return None
+    return second if rank(second) >= rank(first) else first

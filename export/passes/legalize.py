@@ -1,26 +1,31 @@
 """Legalize: the folded graph in the form that files of either numerics want, with the same results.
 
 Max-pools read the sums of a convolution, before they are scaled: what follows the pool then joins its epilogue.
-Integers store nothing that is not clamped, so there the pool goes behind the clamp wherever that is the same. Integer
-pools, pads and additions do not scale, and integer logits come from a `Linear`.
+Integers that are clamped need no calibration, so there the pool goes behind the clamp wherever that is the same.
+Integer pools, pads and additions do not scale, only convolutions read pixels, and results come from a `Linear` or a
+`ToFloat`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from ovsw.export import ir
 
-_SCALING = (ir.Dot, ir.Conv, ir.Linear, ir.AvgPool)  # whose integer ops have a multiplier
+_SCALING = (ir.Dot, ir.Conv, ir.Linear, ir.AvgPool, ir.Mul)  # whose integer ops have a multiplier
+_IN_FLOAT = (ir.Linear, ir.ToFloat, ir.Softmax)  # what integer files compute in f32
 
 
 def legalize(graph: ir.Graph, numerics: str) -> ir.Graph:
-    rules = [_pool_sums] if numerics == "float" else [_pool_clamps, _pool_sums, _end_with_linear, _scale_by_average]
+    if numerics == "float":
+        return ir.rewrite(graph, _pool_sums)
+    rules = (_pool_clamps, _pool_whole_sums, _end_with_linear, _linear_inside, _read_pixels(), _scale_by_average)
     for rule in rules:
         graph = ir.rewrite(graph, rule)
-    return graph
+    return _end_in_float(graph)
 
 
 def is_integer_clamp(node: ir.Node | None) -> bool:
@@ -63,19 +68,60 @@ def _pool_sums(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node
         return new
     core, negative = x.inputs[0], (x.scale < 0)[:, None, None, None]
     if isinstance(core, ir.Dot):
-        core = replace(core, positive=core.positive ^ negative)
+        window = core.window_scale
+        window = None if window is None else np.where(x.scale < 0, -window, window)
+        core = replace(core, positive=core.positive ^ negative, window_scale=window)
     elif isinstance(core, ir.Conv):
         core = replace(core, weight=np.where(negative, -core.weight, core.weight))
     return ir.Affine(x.name, [replace(new, inputs=[core])], node.shape, np.abs(x.scale), x.offset)
 
 
+def _pool_whole_sums(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
+    """The same for sums that are whole numbers: those of bits, and of weights that are rounded anyway."""
+    core = next(iter(inputs), None)
+    core = core.inputs[0] if isinstance(core, ir.Affine) else core
+    if isinstance(core, ir.Dot) and (core.window_scale is not None or core.pad_value != round(core.pad_value)):
+        return replace(node, inputs=inputs)
+    return _pool_sums(node, inputs, users)
+
+
 def _end_with_linear(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
     """Logits that are a convolution over the whole map come from the Linear that it is."""
-    last = all(isinstance(user, ir.Affine) and not users[user] for user in users[node])
-    if last and isinstance(node, ir.Conv) and node.window == node.inputs[0].shape[1:] and not any(node.pad):
+    plain = isinstance(node, ir.Conv) and node.window == node.inputs[0].shape[1:] and not any(node.pad)
+    if plain and node.groups == 1 and _is_last(node, users):
         weight = node.weight.transpose(0, 2, 3, 1).reshape(len(node.weight), -1)
         return ir.Linear(node.name, inputs, node.shape, weight)
     return replace(node, inputs=inputs)
+
+
+def _is_last(node: ir.Node, users: ir.Users) -> bool:
+    """Whether nothing but scaling and a softmax follows."""
+    return all(isinstance(user, (ir.Affine, ir.Softmax)) and _is_last(user, users) for user in users[node])
+
+
+def _linear_inside(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
+    """A linear layer whose result is read on is a convolution over the whole map; so is one over pixels."""
+    if not isinstance(node, ir.Linear) or (_is_last(node, users) and not isinstance(node.inputs[0], ir.Input)):
+        return replace(node, inputs=inputs)
+    c, h, w = inputs[0].shape
+    weight = node.weight.reshape(-1, h, w, c).transpose(0, 3, 1, 2)
+    return ir.Conv(node.name, inputs, node.shape, (h, w), (1, 1), (0, 0), np.ascontiguousarray(weight))
+
+
+def _read_pixels() -> Callable[[ir.Node, list[ir.Node], ir.Users], ir.Node]:
+    """Whatever else reads the image reads it from a convolution that leaves it as it is."""
+    copies: dict[ir.Node, ir.Node] = {}
+
+    def rule(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
+        if isinstance(node, ir.Conv) or not any(isinstance(x, ir.Input) for x in inputs):
+            return replace(node, inputs=inputs)
+        for x in inputs:
+            if isinstance(x, ir.Input) and x not in copies:
+                eye = np.eye(x.shape[0], dtype=np.float32)[:, :, None, None]
+                copies[x] = ir.Conv(f"{x.name}.pixels", [x], x.shape, (1, 1), (1, 1), (0, 0), eye)
+        return replace(node, inputs=[copies.get(x, x) for x in inputs])
+
+    return rule
 
 
 def _scale_by_average(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
@@ -85,3 +131,21 @@ def _scale_by_average(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> 
         if not isinstance(source, _SCALING) or len(users[source]) != 1:
             inputs = [ir.AvgPool(node.name, inputs, node.shape, (1, 1), (1, 1), (0, 0))]
     return replace(node, inputs=inputs)
+
+
+def _end_in_float(graph: ir.Graph) -> ir.Graph:
+    """Results, and what a softmax reads, are f32."""
+    floats: dict[ir.Node, ir.Node] = {}
+
+    def in_float(x: ir.Node) -> ir.Node:
+        core = x.inputs[0] if isinstance(x, ir.Affine) else x
+        if isinstance(core, _IN_FLOAT):
+            return x
+        return floats.setdefault(x, ir.ToFloat(f"{x.name}.float", [x], x.shape))
+
+    def rule(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
+        return replace(node, inputs=list(map(in_float, inputs)) if isinstance(node, ir.Softmax) else inputs)
+
+    graph = ir.rewrite(graph, rule)
+    outputs = list(map(in_float, graph.outputs))
+    return ir.Graph(ir.reachable(*outputs), graph.became, outputs)

@@ -19,34 +19,40 @@ _OPS = {
     ir.MaxPool: "maxpool",
     ir.AvgPool: "avgpool",
     ir.ChannelPad: "channel_pad",
+    ir.Mul: "mul",
+    ir.Concat: "concat",
+    ir.Gather: "gather",
+    ir.Bilinear: "bilinear",
+    ir.Softmax: "softmax",
+    ir.ToFloat: "to_float",
 }
 
 
 def pack(
     ops: list[Lowered],
+    outputs: Sequence[ir.Node],
     mean: Sequence[float],
     std: Sequence[float],
     metadata: dict[str, Any],
     numerics: str = "float",
 ) -> bnn.Model:
-    """The model of these ops, which are all of these numerics."""
+    """The model of these ops, which are all of these numerics, with the values of these nodes as its outputs."""
     model = bnn.Model([], [], [], output=0, mean=0, std=0, numerics=numerics, metadata=metadata)
     model.mean, model.std = (model.add_tensor(np.asarray(values)) for values in (mean, std))
-    image = next(op.fused.source for op in ops if isinstance(op.fused.source, ir.Input))
-    maps: dict[ir.Node, int] = {image: model.add_value("f32" if numerics == "float" else "u8", *image.shape)}
-    bits: dict[ir.Node, int] = {}
+    image = next(node for op in ops for node in op.fused.reads if isinstance(node, ir.Input))
+    values: dict[ir.Node, int] = {image: model.add_value("f32" if numerics == "float" else "u8", *image.shape)}
     for op in ops:
         fused, record = op.fused, _record(model, op)
-        source, value = fused.source, fused.value
-        record.input = bits[source.inputs[0]] if isinstance(source, ir.Sign) else maps[source]
-        if fused.residual is not None:
-            record.residual = maps[fused.residual]
+        record.input = values[fused.source]
+        second = fused.residual or fused.other
+        if second is not None:
+            record.residual = values[second]
         if fused.wants_map:
-            record.out = model.output = maps[value] = model.add_value(op.kind, *value.shape)
-        if fused.wants_bits:
-            signed = value.inputs[0] if isinstance(value, ir.Sign) else value
-            record.bits = bits[signed] = model.add_value("bits", *value.shape)
+            record.out = values[fused.value] = model.add_value(op.kind, *fused.value.shape)
+        if fused.sign is not None:
+            record.bits = values[fused.sign] = model.add_value("bits", *fused.sign.shape)
         model.ops.append(record)
+    model.output, *model.more_outputs = (values[node] for node in outputs)
     model.version = (bnn.MAJOR, bnn.lowest_minor(model))
     return model
 
@@ -54,11 +60,17 @@ def pack(
 def _record(model: bnn.Model, op: Lowered) -> bnn.Op:
     """What the op is by itself, its tensors added to the model."""
     core = op.fused.core
-    record = bnn.Op(_OPS[type(core)], op.fused.name, input=0, act=op.act, clamp=op.clamp)
+    kind = "log_softmax" if isinstance(core, ir.Softmax) and core.log else _OPS[type(core)]
+    record = bnn.Op(kind, op.fused.name, input=0, act=op.act, clamp=op.clamp)
     if isinstance(core, ir.Window):
         record.window, record.stride, record.pad = core.window, core.stride, core.pad
     if isinstance(core, ir.ChannelPad):
         record.channels = (core.before, core.after)
+    if isinstance(core, ir.Gather):
+        record.pad_value = op.pad_value
+    for field in ("dilation", "pad_value", "ceil", "exclude_pad"):
+        if hasattr(core, field):
+            setattr(record, field, getattr(core, field))
     for name, (dtype, array) in op.constants.items():
         setattr(record, name, model.add_bits(array) if dtype == "bits" else model.add_tensor(array, dtype))
     return record

@@ -1,15 +1,13 @@
 """Quantize: fused ops get integer constants, as docs/numerics.md says under "What the exporter chooses".
 
 Every map has steps and a centre: an integer n of it stands for (n + centre) / steps. A shift drops fractions, so what
-it leaves is centred at 1/2, and has the sign of what was computed, exactly. The stream's 16 bits are its clamp at 1:
-32767.5 steps, or 14 bits where a real convolution reads it. Raw dots have 1 step, what a classifier reads a power of
-two that fits. Constants are per channel: with a shift s that is as large as the bounds allow, multipliers and weights
-keep as many significant bits as they can.
+it leaves is centred at 1/2, and has the sign of what was computed, exactly. `scales` has the steps; raw dots have 1,
+what a classifier reads a power of two that fits. Constants are per channel: with a shift s that is as large as the
+bounds allow, multipliers and weights keep as many significant bits as they can.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +16,6 @@ from typing import NoReturn
 import numpy as np
 
 from ovsw.export import ir
-from ovsw.export.errors import ExportError
 from ovsw.export.passes.constants import (
     Line,
     floored,
@@ -30,22 +27,17 @@ from ovsw.export.passes.constants import (
     shifted,
 )
 from ovsw.export.passes.fuse import Fused
-from ovsw.export.passes.legalize import is_integer_clamp
-from ovsw.export.passes.lower import Lowered, channels_last
+from ovsw.export.passes.lower import Lowered, channels_last, positions
+from ovsw.export.passes.scales import HANDS_ON, NotIntegerError, Ranges, Scales
 
-TOP = 32767.5  # steps of the stream's largest clamp: 16 bits, centred
-READ_TOP = 8191.5  # the same where a real convolution reads the stream: 14 bits leave more to its weights
 INT32 = 2**31 - 1
 WIDTHS = {"int16": 16, "int8": 8}
 _PEAK = {16: 32767, 8: 127}
 _KIND = {16: "i16", 8: "i8"}
 _FEW = 5  # fraction bits of what a classifier reads; fewer are reported
 _LIMIT = 32768  # the largest |x| of an i16 that is not clamped
+_NARROW = (-8192, 8191)  # what is clamped for a convolution that reads it
 _SLOPE = 1 << 14  # a slope of 1
-
-
-class NotIntegerError(ExportError):
-    """The network cannot be computed in integers; the message names the first layer for which that is so."""
 
 
 @dataclass
@@ -65,18 +57,23 @@ def quantize(
     std: Sequence[float],
     weights: str = "int16",
     stem: str | None = None,
+    ranges: Ranges | None = None,
 ) -> tuple[list[Lowered], list[str]]:
     """The ops in integers, and warnings. `weights` is the width of real weights, `stem` that of those on pixels.
 
-    Raises NotIntegerError.
+    `ranges` measures maps that are not clamped. Raises NotIntegerError.
     """
     mean32, std32 = (np.asarray(values, np.float32) for values in (mean, std))
-    quantizer = _Quantizer(ops, mean32, std32, WIDTHS[weights], WIDTHS[stem or weights])
-    return quantizer.run(), quantizer.warnings
+    quantizer = _Quantizer(Scales(ops, ranges), mean32, std32, WIDTHS[weights], WIDTHS[stem or weights])
+    return [quantizer.op(op) for op in ops], quantizer.warnings
 
 
-def _slopes(act: ir.Act) -> np.ndarray:
-    slopes = np.asarray(act.slope, np.float64)
+def _slopes(act: ir.Act, factor: float = 1.0) -> np.ndarray:
+    """In steps, below zero and, if those above are not 1, above; `factor` is the ratio of steps after and before."""
+    slopes = np.asarray(act.slope, np.float64) * factor
+    if act.positive is not None or factor != 1:
+        above = np.ones_like(slopes) if act.positive is None else np.asarray(act.positive, np.float64)
+        slopes = np.stack([slopes, above * factor])
     steps = rounded(slopes * _SLOPE)
     if (np.abs(steps) >= 2 * _SLOPE).any():
         raise NotIntegerError(f"{act.name}: a slope is {np.abs(slopes).max():g}, integers have less than 2")
@@ -85,44 +82,13 @@ def _slopes(act: ir.Act) -> np.ndarray:
 
 @dataclass
 class _Quantizer:
-    ops: list[Fused]
+    scales: Scales
     mean: np.ndarray
     std: np.ndarray
     width: int
     stem_width: int
     warnings: list[str] = field(default_factory=list)
-
-    def run(self) -> list[Lowered]:
-        self.readers: dict[ir.Node, list[Fused]] = defaultdict(list)  # of each map, once per reading; signs are no maps
-        for op in self.ops:
-            for node in (op.source, op.residual):
-                if node is not None and not isinstance(node, ir.Sign):
-                    self.readers[node].append(op)
-        self.maps: dict[ir.Node, _Map] = {}
-        clamps = [max(abs(op.act.lo), abs(op.act.hi)) for op in self.ops if op.act and is_integer_clamp(op.act)]
-        self.largest_clamp = max([1.0, *clamps])
-        self.read = self.read_by_convolutions()
-        lowered = [self.op(op) for op in self.ops]
-        if not isinstance(self.ops[-1].core, ir.Linear):
-            self.refuse(self.ops[-1].name, "the network does not end with a linear layer")
-        return lowered
-
-    def read_by_convolutions(self) -> set[ir.Node]:
-        """The maps that real convolutions read, and those that are added to them or handed on to them."""
-        read = {op.source for op in self.ops if isinstance(op.core, ir.Conv) and not isinstance(op.source, ir.Input)}
-        before = 0
-        while len(read) > before:
-            before = len(read)
-            for op in self.ops:
-                handed_on = op.core is None or isinstance(op.core, (ir.MaxPool, ir.ChannelPad))
-                tied = {op.value, *([op.residual] if op.residual else []), *([op.source] if handed_on else [])}
-                if tied & read:
-                    read |= tied
-        return read
-
-    def stream(self, op: Fused) -> float:
-        """Steps of the residual stream that the op writes."""
-        return (READ_TOP if op.value in self.read else TOP) / self.largest_clamp
+    maps: dict[ir.Node, _Map] = field(default_factory=dict)
 
     @staticmethod
     def refuse(name: str, reason: str) -> NoReturn:
@@ -130,12 +96,6 @@ class _Quantizer:
 
     def op(self, op: Fused) -> Lowered:
         core = op.core
-        if isinstance(op.source, ir.Input) and not isinstance(core, ir.Conv):
-            self.refuse(op.name, "reads the pixels, which only convolutions can do in integers")
-        if op.act is not None and op.act.kind == "clamp" and not is_integer_clamp(op.act):
-            self.refuse(op.act.name, f"clamps to {op.act.lo:g}..{op.act.hi:g}, integers go from -2 to 2 only")
-        if isinstance(op.residual, ir.Input):
-            self.refuse(op.name, "adds the pixels, which integers cannot do")
         if isinstance(core, ir.Dot):
             return self.bconv(op, core)
         if isinstance(core, ir.Conv):
@@ -144,6 +104,13 @@ class _Quantizer:
             return self.linear(op, core)
         if isinstance(core, ir.AvgPool):
             return self.avgpool(op, core)
+        if isinstance(core, ir.Mul):
+            return self.mul(op)
+        if isinstance(core, ir.ToFloat):
+            return self.to_float(op)
+        if isinstance(core, ir.Softmax):
+            return Lowered(op)
+        assert isinstance(core, HANDS_ON)
         return self.moved(op)
 
     # What an op reads and writes.
@@ -151,22 +118,14 @@ class _Quantizer:
     def source(self, op: Fused) -> _Map:
         source = self.maps[op.source]
         if source.kind != "i16":
-            self.refuse(op.name, f"reads the result of {op.source.name}, which is not clamped")
+            self.refuse(op.name, f"reads the result of {op.source.name}, which is stored in 32 bits")
         return source
 
     def residual(self, op: Fused) -> _Map:
-        """What is added, which has to be in the stream's steps; zeros where nothing is."""
+        """What is added, in the steps of the sum; zeros where nothing is."""
         if op.residual is None:
-            return _Map("i16", self.stream(op), np.zeros(op.value.shape[0]), limit=0)
-        added = self.maps[op.residual]
-        if added.steps != self.stream(op):
-            self.refuse(op.name, f"adds {op.residual.name}, which is not of the residual stream")
-        return added
-
-    def only_reader(self, op: Fused, role: Callable[[Fused], bool]) -> bool:
-        """Whether the op's map is all that is stored, and each of its readers passes."""
-        readers = self.readers[op.value]
-        return op.wants_map and not op.wants_bits and bool(readers) and all(map(role, readers))
+            return _Map("i16", self.scales.before(op), np.zeros(op.value.shape[0]), limit=0)
+        return self.maps[op.residual]
 
     def stored(
         self,
@@ -176,31 +135,67 @@ class _Quantizer:
         peak: float = _LIMIT,
         centre: np.ndarray | None = None,
     ) -> Lowered:
-        """The op, clamped if it has a clamp; notes what is known of its result, whose centre usually is a shift's."""
+        """The op with its activation and its threshold; notes what is known of its result.
+
+        The sum that the activation reads has `steps` and, usually a shift's, a `centre`.
+        """
         centre = np.full(op.value.shape[0], 0.5) if centre is None else centre
         lowered = Lowered(op, "i16", constants, steps=steps, centre=centre)
-        if op.act is not None and op.act.slope is not None:
+        known = _Map("i16", steps, centre, peak=peak)
+        if op.act is not None and op.act.kind == "prelu":
             if (centre != 0.5).any():
                 self.refuse(op.act.name, "reads numbers that are not centred, a prelu in integers needs a scale before")
             lowered.act = "prelu"
             lowered.constants["slope"] = ("i16", _slopes(op.act))
-            self.maps[op.value] = _Map("i16", steps, centre)
+            known = _Map("i16", steps, centre)
+        elif op.act is not None and op.act.kind in ("step", "sigmoid"):
+            known = self.beyond(op, op.act, lowered)
         elif op.act is not None:
-            lo, hi = (int(np.clip(np.rint(n * steps - 0.5), -32768, 32767)) for n in (op.act.lo, op.act.hi))
-            lowered.act, lowered.clamp = "clamp", (lo, hi)
-            self.maps[op.value] = _Map("i16", steps, centre, max(abs(lo), abs(hi)), max(abs(lo + 0.5), abs(hi + 0.5)))
-        else:
-            self.maps[op.value] = _Map("i16", steps, centre, peak=peak)
+            middle = float(centre[0]) if (centre == centre[0]).all() else 0.5
+            lo, hi = (int(np.clip(np.rint(n * steps - middle), -32768, 32767)) for n in (op.act.lo, op.act.hi))
+            lowered.act, lowered.clamp = "clamp", self.narrowed(op, lo, hi)
+        elif not isinstance(op.core, HANDS_ON) or op.residual is not None:
+            lo, hi = self.narrowed(op, -32768, 32767)
+            if (lo, hi) == _NARROW:
+                lowered.act, lowered.clamp = "clamp", (lo, hi)
+        if lowered.act == "clamp":
+            lo, hi = (int(n) for n in lowered.clamp)
+            known = _Map("i16", steps, centre, max(abs(lo), abs(hi)), max(abs(lo + 0.5), abs(hi + 0.5)))
+        lowered.steps, lowered.centre = known.steps, known.centre
+        self.maps[op.value] = known
+        self.binarised(op, lowered)
         return lowered
 
-    def unclamped(self, op: Fused) -> None:
-        if not is_integer_clamp(op.act) and op.wants_map:
-            self.refuse(op.name, "its result is not clamped before it is stored, integers need a hardtanh there")
+    def narrowed(self, op: Fused, lo: int, hi: int) -> tuple[int, int]:
+        return (max(lo, _NARROW[0]), min(hi, _NARROW[1])) if op.wants_map and self.scales.narrow(op) else (lo, hi)
+
+    def beyond(self, op: Fused, act: ir.Act, lowered: Lowered) -> _Map:
+        """An activation whose result has steps of its own."""
+        steps, channels = self.scales.after(op), op.value.shape[0]
+        if act.kind == "step":
+            low, high = (int(np.clip(np.rint(n * steps), -32768, 32767)) for n in (act.lo, act.hi))
+            if (lowered.centre < 0).any() or (lowered.centre >= 1).any():  # type: ignore[operator]
+                self.refuse(act.name, "reads numbers that are not centred, a step in integers needs a scale before")
+            lowered.act, lowered.clamp = "step", (low, high)
+            return _Map("i16", steps, np.zeros(channels), max(abs(low), abs(high)), max(abs(low), abs(high)))
+        x = (np.arange(-32768, 32769, 256) + float(np.mean(lowered.centre))) / lowered.steps  # type: ignore[arg-type]
+        lowered.act = "table"
+        lowered.constants["slope"] = ("i16", np.minimum(np.rint(steps / (1 + np.exp(-x))), 32767).astype(np.int64))
+        return _Map("i16", steps, np.zeros(channels), _LIMIT, steps)
+
+    def binarised(self, op: Fused, lowered: Lowered) -> None:
+        """(n + centre) / steps >= threshold, as one of n."""
+        if op.sign is None:
+            return
+        known = self.maps[op.value]
+        wanted = 0.0 if op.sign.threshold is None else op.sign.threshold
+        threshold = np.clip(np.ceil(wanted * known.steps - known.centre), -32768, 32767).astype(np.int64)
+        if threshold.any():
+            lowered.constants["threshold"] = ("i16", threshold)
 
     def for_classifier(self, op: Fused, peak: float) -> float | None:
         """Steps of a result that is not clamped and that only linear layers read: a power of two that fits."""
-        alone = not is_integer_clamp(op.act) and op.residual is None
-        if not alone or not self.only_reader(op, lambda reader: isinstance(reader.core, ir.Linear)):
+        if not self.scales.for_linear(op):
             return None
         if op.act is not None:
             peak *= max(1.0, float(np.abs(_slopes(op.act)).max()) / _SLOPE)
@@ -217,17 +212,17 @@ class _Quantizer:
         taps = core.positive[0].size
         channels = len(core.positive)
         positive = channels_last(core.positive)
-        bare = op.affine is None and op.residual is None and op.act is None
-        if bare and taps <= 32767:
+        outside = max(1, int(np.ceil(abs(core.pad_value))))
+        fraction = int(core.pad_value != round(core.pad_value))
+        if self.scales.before(op) == 1.0 and op.affine is None and op.residual is None and op.act is None:
             ones, zeros = np.ones(channels, np.int64), np.zeros(channels, np.int64)
             constants = _constants(zeros, zeros, weight=("bits", positive), scale=("i16", ones))
-            return self.stored(op, constants, steps=1.0, peak=taps, centre=np.zeros(channels))
+            return self.stored(op, constants, steps=1.0, peak=taps * outside, centre=np.zeros(channels))
         a, b = _scale_and_offset(op, channels)
         free = self.for_classifier(op, float((np.abs(a) * taps + np.abs(b)).max())) if op.act is not None else None
-        if free is None:
-            self.unclamped(op)
-        negative, residual, steps = a < 0, self.residual(op), self.stream(op) if free is None else free
+        negative, residual, steps = a < 0, self.residual(op), self.scales.before(op) if free is None else free
         line = Line(np.abs(a) * steps, b * steps + residual.centre, taps)
+        window = np.zeros(channels) if core.window_scale is None else a * core.window_scale * steps
         room = INT32 - residual.limit
         steep = line.a > 32767
         if steep.any():  # every dot product but one is beyond the clamp, and mostly stays there
@@ -238,12 +233,15 @@ class _Quantizer:
 
         def at(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             m, o = line.at(s)
-            sums = np.where(m <= 32767, m, 0) * taps + np.abs(o)
-            return m, o, (m <= 32767) & (sums <= INT32) & (shifted(sums, s) <= room)
+            n = np.abs(rounded(window * 2.0**s))
+            small = (m <= 32767) & (n <= 32767)
+            sums = np.where(small, m + n, 0) * (taps * outside) + np.abs(o) + fraction
+            return m, o, small & (sums <= INT32) & (shifted(sums, s) <= room)
 
         best = largest_shift(31, at)
+        second = np.clip(rounded(window * 2.0**best.shift), -32767, 32767)
         if not best.fits.all():  # an offset of more than 2^16: the clamp cuts it off wherever it is cut off here
-            most = np.minimum(INT32, room) - best.weight * taps
+            most = np.minimum(INT32, room) - fraction - (best.weight + np.abs(second)) * taps * outside
             if (most < 0).any():
                 self.refuse(op.name, f"sums over {taps} taps, which is too many for 32 bits")
             best.offset = np.where(best.fits, best.offset, np.clip(best.offset, -most, most))
@@ -254,31 +252,30 @@ class _Quantizer:
                 "fewer than 15 bits"
             )
         signs = positive ^ negative[:, None, None, None]
-        constants = _constants(best.offset, best.shift, weight=("bits", signs), scale=("i16", best.weight))
+        scale = best.weight if core.window_scale is None else np.stack([best.weight, second])
+        constants = _constants(best.offset, best.shift, weight=("bits", signs), scale=("i16", scale))
         return self.stored(op, constants, steps)
 
     def conv(self, op: Fused, core: ir.Conv) -> Lowered:
         a, b = _scale_and_offset(op, len(core.weight))
         w = channels_last(core.weight.astype(np.float64)) * a[:, None, None, None]
-        whole: Callable[[np.ndarray], np.ndarray]
-        steps = self.stream(op)
-        pixels, wide = isinstance(op.source, ir.Input), False
+        whole: Callable[[np.ndarray], np.ndarray] = rounded
+        steps = self.scales.before(op)
+        pixels, wide = isinstance(op.source, ir.Input), self.scales.is_wide(op)
+        group = np.arange(len(w)) // (len(w) // core.groups)
+        read = (group[:, None] * w.shape[-1] + np.arange(w.shape[-1]))[:, None, None, :]  # channels of each weight
         if pixels:
-            w *= steps / (255.0 * self.std.astype(np.float64))
-            centre = -255.0 * self.mean.astype(np.float64)
-            zeros = np.floor(self.mean.astype(np.float64) * 65280 + 0.5)
+            w *= steps / (255.0 * self.std.astype(np.float64)[read])
+            centre = -255.0 * self.mean.astype(np.float64)[read]
+            zeros = np.floor(self.mean.astype(np.float64) * 65280 + 0.5)[read]
             largest, width = 255, self.stem_width
-            alike = like_pixels(core.window, self.std.astype(np.float64))
-            whole = partial(rounded_together, r=alike)
+            if core.groups == 1:
+                whole = partial(rounded_together, r=like_pixels(core.window, self.std.astype(np.float64)))
         else:
             source = self.source(op)
             w *= steps / source.steps
-            centre, zeros = source.centre, np.zeros(w.shape[-1])
-            largest, width, whole = source.limit, self.width, rounded
-            bare = op.act is None and op.residual is None
-            wide = bare and self.only_reader(op, lambda reader: reader.source is not op.value)
-        if not wide:
-            self.unclamped(op)
+            centre, zeros = source.centre[read], np.zeros(1)
+            largest, width = source.limit, self.width
         residual = self.residual(op)
         room = INT32 // 2 if wide else INT32 - residual.limit
         unit = 256 if pixels and width == 8 else 1  # what a weight of 1 counts
@@ -298,11 +295,11 @@ class _Quantizer:
         if not best.fits.all():
             count = int((~best.fits).sum())
             self.refuse(op.name, f"{count} channels have weights or offsets too large for {width} bits")
-        lowered = self.stored(op, _constants(best.offset, best.shift, weight=(_KIND[width], best.weight)), steps)
-        if wide:
-            lowered.kind = self.maps[op.value].kind = "i32"
-            self.maps[op.value].limit = room
-        return lowered
+        constants = _constants(best.offset, best.shift, weight=(_KIND[width], best.weight))
+        if not wide:
+            return self.stored(op, constants, steps)
+        self.maps[op.value] = _Map("i32", steps, np.full(len(w), 0.5), room)
+        return Lowered(op, "i32", constants, steps=steps, centre=self.maps[op.value].centre)
 
     def avgpool(self, op: Fused, core: ir.AvgPool) -> Lowered:
         source = self.source(op)
@@ -310,52 +307,73 @@ class _Quantizer:
         if taps > 65535:
             self.refuse(op.name, f"averages {taps} pixels, integers go to 65535")
         a, b = _scale_and_offset(op, channels)
-        steps = self.stream(op)
         peak = float((np.abs(a) * (source.peak / source.steps) + np.abs(b)).max())
-        free = self.for_classifier(op, peak)
-        if free is not None:
-            steps = free
-        elif op.act is not None or op.residual is not None or peak * steps > _LIMIT:
-            self.unclamped(op)
-        residual = self.residual(op)
+        steps = self.for_classifier(op, peak) or self.scales.before(op)
         a = a * (steps / source.steps)
-        line = Line(a / taps, b * steps + a * source.centre + residual.centre, source.peak * taps)
-        room = INT32 - 32768 - residual.limit
+        line = Line(a / taps, b * steps + a * source.centre + self.residual(op).centre, source.peak * taps)
+        constants = self.scaled(op, line, _LIMIT * taps)
+        return self.stored(op, constants, steps, min(_LIMIT, peak * steps + 1))
+
+    def mul(self, op: Fused) -> Lowered:
+        assert op.other is not None
+        source, other, steps = self.source(op), self.maps[op.other], self.scales.before(op)
+        a, b = _scale_and_offset(op, op.value.shape[0])
+        a = a * (steps / source.steps / other.steps)
+        line = Line(a, b * steps + a * source.centre * other.centre, source.peak * other.peak)
+        return self.stored(op, self.scaled(op, line, _LIMIT**2), steps)
+
+    def scaled(self, op: Fused, line: Line, largest: int) -> dict[str, tuple[str, np.ndarray]]:
+        """Multiplier, offset and shift of sums of at most `largest`, which are formed in 64 bits."""
+        room = INT32 - 32768 - self.residual(op).limit
 
         def at(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             m, o = line.at(s)
             size, far = np.minimum(np.abs(m), 32768), np.minimum(np.abs(o), INT32 + 1)
-            sums = _LIMIT * taps * size + far
-            return m, o, (size <= 32767) & (far <= INT32) & (shifted(sums, s) <= room)
+            return m, o, (size <= 32767) & (far <= INT32) & (shifted(largest * size + far, s) <= room)
 
         best = largest_shift(47, at)
         if not best.fits.all():
             self.refuse(op.name, f"{int((~best.fits).sum())} channels have a scale or offset too large for 16 bits")
-        constants = _constants(best.offset, best.shift, scale=("i16", best.weight))
-        return self.stored(op, constants, steps, min(_LIMIT, peak * steps + 1))
+        return _constants(best.offset, best.shift, scale=("i16", best.weight))
 
     def moved(self, op: Fused) -> Lowered:
-        """maxpool, channel_pad and eltwise: the input's numbers as they are."""
-        source = self.source(op)
-        centre = source.centre
-        if isinstance(op.core, ir.ChannelPad):
-            centre = np.pad(centre, (op.core.before, op.core.after))
+        """maxpool, channel_pad, gather, bilinear, concat and eltwise: the input's numbers as they are."""
+        source, core = self.source(op), op.core
+        centre, limit, peak = source.centre, source.limit, source.peak
+        constants: dict[str, tuple[str, np.ndarray]] = {}
+        empty = 0
+        if isinstance(core, ir.ChannelPad):
+            centre = np.pad(centre, (core.before, core.after))
+        elif isinstance(core, ir.Gather):
+            absent = core.channels < 0
+            empty = int(np.clip(np.rint(core.value * source.steps - (0 if absent.any() else centre[0])), -32768, 32767))
+            centre = np.where(absent, core.value * source.steps - empty, centre[core.channels])
+            limit, peak = max(limit, abs(empty)), max(peak, abs(empty))
+        elif isinstance(core, ir.Concat):
+            assert op.other is not None
+            other = self.maps[op.other]
+            centre = np.concatenate([centre, other.centre])
+            limit, peak = max(limit, other.limit), max(peak, other.peak)
+        if isinstance(core, (ir.Gather, ir.Bilinear)):
+            constants["weight"] = ("i32", positions(core))
         if op.residual is not None:
-            self.unclamped(op)
-            centre = centre + self.residual(op).centre
-            if source.steps != self.stream(op):
-                self.refuse(op.name, f"adds to {op.source.name}, which is not of the residual stream")
-        lowered = self.stored(op, {}, source.steps, source.peak, centre)
-        if op.act is None and op.residual is None and op.core is not None:
-            self.maps[op.value].limit = source.limit
+            centre, peak = centre + self.residual(op).centre, _LIMIT
+        if core is None and op.act is not None and op.act.kind in ("prelu", "step") and (centre != 0.5).any():
+            op.core = ir.AvgPool(op.name, [op.source], op.value.shape, (1, 1), (1, 1), (0, 0))
+            return self.avgpool(op, op.core)
+        lowered = self.stored(op, constants, source.steps, peak, centre)
+        lowered.pad_value = empty
+        if op.act is None and op.residual is None and core is not None:
+            self.maps[op.value].limit = limit
         return lowered
+
+    def to_float(self, op: Fused) -> Lowered:
+        source = self.source(op)
+        scale = np.full(op.value.shape[0], 1 / source.steps)
+        return Lowered(op, "f32", {"scale": ("f64", scale), "offset": ("f64", source.centre)})
 
     def linear(self, op: Fused, core: ir.Linear) -> Lowered:
         """W = w * 2^e per class, q = logit * 2^g for all; e as large as the width allows, g as the bound allows."""
-        if op.value is not self.ops[-1].value or self.readers[op.value] or op.wants_bits:
-            self.refuse(op.name, "a linear layer in the middle of the network is not available in integers")
-        if op.residual is not None or op.act is not None:
-            self.refuse(op.name, "nothing can follow the last linear layer in integers")
         source = self.source(op)
         classes = len(core.weight)
         a, b = _scale_and_offset(op, classes)

@@ -16,6 +16,8 @@
 // Packed weights: panels of 8 channels, each the tail's vectors, then [vector of the patch][channel]; the patches of a
 // tile: the repeated tails, then [vector][pixel].
 //
+// A window scale adds a product of two vectors, ones of each patch and scales of the channels, to the tile's bases.
+//
 // 16 sums, 8 pixels, 4 weights and 4 temporaries are all of the 32 registers, hence the assembly.
 
 #include "kernels/arm_neon/assembly.h"
@@ -93,14 +95,15 @@ RowShape rows_of(const Shape& s, const Layout& l) {
 constexpr std::size_t kConstants = 48;
 
 struct Scratch {
-  std::size_t patches, joined, constants, rows, bytes;  // offsets
+  std::size_t joined, constants, bases, rows, bytes;  // offsets; patches come first
 };
 
 Scratch scratch_layout(const Shape& s, const Layout& l) {
   Scratch o{};
   o.joined = std::size_t(l.vectors + 1) * kTile * kVector;
   o.constants = o.joined + round_up(std::size_t(l.vectors + 1) * kVector, 64);
-  o.rows = o.constants + round_up(l.panels * kConstants, 64);
+  o.bases = o.constants + round_up(l.panels * kConstants, 64);
+  o.rows = o.bases + std::size_t(kTile * padded_channels(s.out_c)) * sizeof(std::int32_t);
   o.bytes = o.rows + row_scratch_bytes(s, rows_of(s, l));
   return o;
 }
@@ -214,6 +217,35 @@ GatherFn gather_fn(const Shape& s, const Layout& l) {
     if (l.tap_bytes == 2) return gather_3x3<2>;
   }
   return gather_any;
+}
+
+// The ones of a gathered patch of a tile of `pixels`; a tail is there several times.
+std::int32_t count_patch(const Layout& l, const std::uint8_t* patch, int pixels) {
+  std::uint32_t repeated = 0;
+  if (l.tail) {
+    repeated = vaddvq_u8(vcntq_u8(vld1q_u8(patch)));
+    patch += pixels * kVector;
+  }
+  uint32x4_t sum = vdupq_n_u32(0);
+  for (int i = 0; i < l.vectors; ++i) sum = vpadalq_u16(sum, vpaddlq_u8(vcntq_u8(load_step(patch, pixels * kVector))));
+  return std::int32_t(vaddvq_u32(sum) + repeated * unsigned(l.tail) / kVector);
+}
+
+// The bases of a tile and what the window scale adds to them, in `to`, padded_channels(out_c) per pixel.
+void add_window(const Layout& l, Tile& t, int pixels, std::int32_t* to) {
+  const KernelArgs& a = *t.args;
+  const int channels = a.last_channel - a.first_channel;
+  for (int p = 0; p < pixels; ++p, to += padded_channels(a.shape.out_c)) {
+    const std::int32_t ones = 2 * count_patch(l, t.patches + p * kVector, pixels);
+    const std::int16_t* scale = a.constant<std::int16_t>(kWindow) + a.first_channel;
+    const std::int32_t* base = t.base[p];
+    for (int c = 0; c < channels; c += kPanel) {
+      const int16x8_t n = vld1q_s16(scale + c);
+      const int32x4_t low = vmovl_s16(vget_low_s16(n)), high = vmovl_high_s16(n);
+      store_pair(to + c, vmlaq_n_s32(vld1q_s32(base + c), low, ones), vmlaq_n_s32(vld1q_s32(base + c + 4), high, ones));
+    }
+    t.base[p] = to;
+  }
 }
 
 // Registers: pixel p in vp, weights in v8 v9 v18 v19, sums of pixel p in %[sp] (channels 0-3) and v2p (4-7),
@@ -407,6 +439,8 @@ void Bconv::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, vo
   Walk<Compact> walk(args, rows_of(s, l), begin, memory + o.rows);
   const std::size_t step = l.tap_bytes * std::size_t(s.stride_w);
 
+  const bool window = args.constants[kWindow] != nullptr;
+  auto* bases = reinterpret_cast<std::int32_t*>(memory + o.bases);
   const GatherFn gather = gather_fn(s, l);
   const auto tile_of = l.tail == 8 ? tile_fn<8> : l.tail == 4 ? tile_fn<4> : l.tail == 2 ? tile_fn<2> : tile_fn<0>;
 
@@ -422,6 +456,7 @@ void Bconv::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, vo
     walk.next(pixels, t.base, [&](const std::uint8_t* const* rows, int x, int p, int run) OVSW_INLINE_LAMBDA {
       gather({s, l, joined, step, rows, std::size_t(x) * step, run, patches + p * kVector, pixels * kVector});
     });
+    if (window) add_window(l, t, pixels, bases);
     clear_last_words(t, pixels);
     if (l.wide) {
       tile_wide(t, pixels);

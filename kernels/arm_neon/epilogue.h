@@ -1,5 +1,6 @@
-// The second half of every op for one tile, composed of parts: shift, residual, clamp, activation, store, binarize.
-// Kernels give it their sums and know nothing of what becomes of them.
+// The second half of every op for one tile, composed of parts: shift, residual, clamp or step, slopes, store, binarize.
+// Kernels give it their sums and know nothing of what becomes of them. What many networks do without, step, slopes and
+// thresholds, costs them one branch together.
 //
 // q + residual is formed in 32 bits and only then saturated to 16: q alone may leave 16 bits where the sum does not. lo
 // and hi are 16-bit numbers, so saturating before the clamp loses nothing.
@@ -12,7 +13,7 @@ namespace ovsw::OVSW_ISA::neon {
 
 // One tile on its way through the panels, and what all tiles of a call share.
 struct Tile {
-  alignas(16) std::int16_t least[8], most[8];  // lo and hi
+  alignas(16) std::int16_t least[8], most[8];  // lo and hi; of a step all that 16 bits hold
   alignas(16) std::uint8_t bit[16];            // of each channel of a panel, twice
   const KernelArgs* args;
   std::int64_t channels, row_bytes, bit_bytes;  // of one pixel's output
@@ -21,8 +22,9 @@ struct Tile {
   const std::int32_t* residual32;
   std::int16_t* out;
   std::int32_t* out32;
-  std::uint8_t* bits;
-  const std::int16_t* slope;        // of the first channel, if there is a prelu
+  std::uint8_t* bits;               // null also if there are thresholds
+  std::uint8_t* first_bits;         // the map's, from the first channel on; null if bits is
+  bool more;                        // than a clamp and bits = (v >= 0)
   const std::int32_t* base[kTile];  // of each pixel, channel 0
   const std::uint8_t* patches;
   const std::uint8_t* weights;
@@ -43,13 +45,15 @@ OVSW_INLINE T* moved(T* p, std::int64_t at) {
 
 static __attribute__((unused)) void init_tile(Tile& t, const KernelArgs& a) {
   t.args = &a;
-  t.slope = moved(a.constant<std::int16_t>(kSlope), a.first_channel);
+  t.more = a.act == Act::kPrelu || a.act == Act::kStep || a.constants[kThreshold] != nullptr;
+  const bool signs = a.bits && !a.constants[kThreshold];
+  t.first_bits = signs ? reinterpret_cast<std::uint8_t*>(a.bits) + a.first_channel / 8 : nullptr;
   t.channels = a.shape.out_c;
   t.row_bytes = t.channels * std::int64_t(sizeof(std::int16_t));
   t.bit_bytes = ceil_div(a.shape.out_c, kWordBits) * std::int64_t(sizeof(std::uint64_t));
   for (int i = 0; i < 8; ++i) {
-    t.least[i] = std::int16_t(a.lo);
-    t.most[i] = std::int16_t(a.hi);
+    t.least[i] = a.act == Act::kStep ? std::int16_t(-32768) : std::int16_t(a.lo);
+    t.most[i] = a.act == Act::kStep ? std::int16_t(32767) : std::int16_t(a.hi);
     t.bit[i] = t.bit[i + 8] = std::uint8_t(1 << i);
   }
 }
@@ -62,7 +66,7 @@ OVSW_INLINE void move_tile(Tile& t, std::int64_t pixel) {
   t.residual32 = moved(a.residual.as<const std::int32_t>(Element::kI32), at);
   t.out = moved(a.out.as<std::int16_t>(Element::kI16), at);
   t.out32 = moved(a.out.as<std::int32_t>(Element::kI32), at);
-  t.bits = a.bits ? reinterpret_cast<std::uint8_t*>(a.bits) + pixel * t.bit_bytes + a.first_channel / 8 : nullptr;
+  t.bits = moved(t.first_bits, pixel * t.bit_bytes);
 }
 
 // q of channels [c, c + n) of some pixels, in rows of kPanel: the last panel, if it is not full. Not worth vectors.
@@ -79,9 +83,9 @@ static __attribute__((noinline, unused)) void finish_partial(const KernelArgs& a
 
 // The end of a pixel's last word of bits, past its last panel, is zero.
 OVSW_INLINE void clear_last_words(const Tile& t, int pixels) {
-  const int first = t.args->first_channel, last_channel = t.args->last_channel;
-  if (!t.bits || t.out32 || (last_channel + kPanel - 1) / kPanel * kPanel % kWordBits == 0) return;
-  std::uint8_t* last = t.bits - first / 8 + t.bit_bytes - sizeof(std::uint64_t);
+  const KernelArgs& a = *t.args;
+  if (!a.bits || t.out32 || (a.last_channel + kPanel - 1) / kPanel * kPanel % kWordBits == 0) return;
+  std::uint8_t* last = reinterpret_cast<std::uint8_t*>(a.bits) + (t.pixel + 1) * t.bit_bytes - sizeof(std::uint64_t);
   for (int p = 0; p < pixels; ++p, last += t.bit_bytes) std::memset(last, 0, sizeof(std::uint64_t));
 }
 
@@ -98,7 +102,7 @@ struct Finish {
         out(t.out),
         out32(t.out32),
         bits(t.bits),
-        slope(t.slope),
+        more(t.more),
         left(t.args->last_channel - t.args->first_channel) {}
 
   // Sums of pixel p, base included, come from sum(p, channels 0-3, channels 4-7), one pixel after the other, so that
@@ -158,35 +162,53 @@ struct Finish {
         v[p] = narrow(vshlq_s32(lo, shift0), vshlq_s32(hi, shift1));
       });
     }
-    if (__builtin_expect(slope != nullptr, 0)) prelu(v);
+    if (__builtin_expect(more, 0)) finish_more(v);
     if (out) {
       Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA { store_step(out, v[p], row_bytes); });
       out = out - P * channels + kPanel;
     }
     if (bits) {
-      put_bits(v);
+      put_bits(bits, v);
       bits = bits - P * bit_bytes + 1;
     }
     return left > 0;
   }
 
-  // ((2 * v + 1) * slope) >> 15 where v is negative, as v * slope + (v + 1) * slope.
-  OVSW_INLINE void prelu(int16x8_t (&v)[P]) {
-    const int16x8_t a = vld1q_s16(slope);
-    slope += kPanel;
+  // Step, slopes, and the bits if there are thresholds.
+  OVSW_INLINE void finish_more(int16x8_t (&v)[P]) {
+    const KernelArgs& a = *t.args;
+    const int c = a.last_channel - left - kPanel;
+    if (a.act == Act::kStep) {
+      const int16x8_t lo = vdupq_n_s16(std::int16_t(a.lo)), hi = vdupq_n_s16(std::int16_t(a.hi));
+      Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA { v[p] = vbslq_s16(vcltzq_s16(v[p]), lo, hi); });
+    } else if (a.act == Act::kPrelu) {
+      const auto* positive = a.constant<std::int16_t>(kPositive);
+      scale(v, vld1q_s16(a.constant<std::int16_t>(kSlope) + c),
+            positive ? vld1q_s16(positive + c) : vdupq_n_s16(1 << 14));
+    }
+    const auto* threshold = a.constant<std::int16_t>(kThreshold);
+    if (threshold && a.bits) {
+      const int16x8_t least = vld1q_s16(threshold + c);
+      int16x8_t less[P];  // negative where the bit is 0
+      Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA { less[p] = vreinterpretq_s16_u16(vcgtq_s16(least, v[p])); });
+      std::uint8_t* to = reinterpret_cast<std::uint8_t*>(a.bits) + t.pixel * bit_bytes + c / 8;
+      put_bits(to, less);
+    }
+  }
+
+  // ((2 * v + 1) * slope) >> 15, which is (v * slope + (slope >> 1)) >> 14, by the slope for v's sign.
+  OVSW_INLINE void scale(int16x8_t (&v)[P], int16x8_t negative, int16x8_t positive) {
     Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA {
-      const int16x8_t next = vaddq_s16(v[p], vdupq_n_s16(1));
-      const int32x4_t low =
-          vmlal_s16(vmull_s16(vget_low_s16(v[p]), vget_low_s16(a)), vget_low_s16(next), vget_low_s16(a));
-      const int32x4_t high = vmlal_high_s16(vmull_high_s16(v[p], a), next, a);
-      const int16x8_t scaled = vqshrn_high_n_s32(vqshrn_n_s32(low, 15), high, 15);
-      v[p] = vbslq_s16(vcltzq_s16(v[p]), scaled, v[p]);
+      const int16x8_t slope = vbslq_s16(vcltzq_s16(v[p]), negative, positive), half = vshrq_n_s16(slope, 1);
+      const int32x4_t low = vaddw_s16(vmull_s16(vget_low_s16(v[p]), vget_low_s16(slope)), vget_low_s16(half));
+      const int32x4_t high = vaddw_high_s16(vmull_high_s16(v[p], slope), half);
+      v[p] = vqshrn_high_n_s32(vqshrn_n_s32(low, 14), high, 14);
     });
   }
 
   // One byte per pixel. The high bytes of two pixels' values go into one register, each byte keeps its channel's bit
   // where it is not negative, and pairwise sums bring 8 bytes together in three steps for all pixels at once.
-  OVSW_INLINE void put_bits(const int16x8_t (&v)[P]) {
+  OVSW_INLINE void put_bits(std::uint8_t*& to, const int16x8_t (&v)[P]) {
     const uint8x16_t bit = vld1q_u8(t.bit);
     uint8x16_t m[4];
     Unroll<(P + 1) / 2>::run([&](int i) OVSW_INLINE_LAMBDA {
@@ -197,14 +219,14 @@ struct Finish {
     uint8x16_t sum = vpaddq_u8(m[0], m[P > 2 ? 1 : 0]);
     sum = vpaddq_u8(sum, P > 4 ? vpaddq_u8(m[2], m[P > 6 ? 3 : 2]) : sum);
     sum = vpaddq_u8(sum, sum);
-    store_byte_step<0>(bits, sum, bit_bytes);
-    if constexpr (P > 1) store_byte_step<1>(bits, sum, bit_bytes);
-    if constexpr (P > 2) store_byte_step<2>(bits, sum, bit_bytes);
-    if constexpr (P > 3) store_byte_step<3>(bits, sum, bit_bytes);
-    if constexpr (P > 4) store_byte_step<4>(bits, sum, bit_bytes);
-    if constexpr (P > 5) store_byte_step<5>(bits, sum, bit_bytes);
-    if constexpr (P > 6) store_byte_step<6>(bits, sum, bit_bytes);
-    if constexpr (P > 7) store_byte_step<7>(bits, sum, bit_bytes);
+    store_byte_step<0>(to, sum, bit_bytes);
+    if constexpr (P > 1) store_byte_step<1>(to, sum, bit_bytes);
+    if constexpr (P > 2) store_byte_step<2>(to, sum, bit_bytes);
+    if constexpr (P > 3) store_byte_step<3>(to, sum, bit_bytes);
+    if constexpr (P > 4) store_byte_step<4>(to, sum, bit_bytes);
+    if constexpr (P > 5) store_byte_step<5>(to, sum, bit_bytes);
+    if constexpr (P > 6) store_byte_step<6>(to, sum, bit_bytes);
+    if constexpr (P > 7) store_byte_step<7>(to, sum, bit_bytes);
   }
 
   const Tile& t;
@@ -214,7 +236,7 @@ struct Finish {
   std::int16_t* out;
   std::int32_t* out32;
   std::uint8_t* bits;
-  const std::int16_t* slope;
+  const bool more;
   int left;  // channels
 };
 

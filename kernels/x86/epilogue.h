@@ -1,6 +1,7 @@
-// The second half of an op for a few channels of one output pixel, composed of parts: shift, residual, clamp,
-// activation, store, binarize. Which ones is decided once per call; kernels hand the choice on as the type E and know
-// nothing of it.
+// The second half of an op for a few channels of one output pixel, composed of parts: shift, residual, clamp or step,
+// slopes, store, binarize. Which ones is decided once per call; kernels hand the choice on as the type E and know
+// nothing of it. What many networks do without, step, slopes and thresholds, is one choice, E::kMore, and there asked
+// for again: together with the residuals' it would be too many copies of every kernel.
 //
 // q + residual is formed in 32 bits: q alone may leave 16 bits where the sum does not, as with a stream that is clamped
 // to all of 16 bits, so saturating q before the sum would be wrong. Saturating after it loses nothing, as lo and hi are
@@ -17,23 +18,47 @@ namespace ovsw::OVSW_ISA::x86 {
 // What is added to q; kSum means that q itself, in 32 bits, is all that is wanted.
 enum class Add { kSum, kNothing, kInt16, kInt32 };
 
-template <Add A, Act F = Act::kNone>
+template <Add A, bool More = false>
 struct Parts {
   static constexpr Add kAdd = A;
-  static constexpr Act kAct = F;  // after the clamp, which every op has
+  static constexpr bool kMore = More;  // than a clamp and bits = (v >= 0), or a window term before
 };
 
 // fn(the Parts that these arguments ask for)
 template <typename Fn>
 OVSW_INLINE void with_parts(const KernelArgs& a, Fn fn) {
-  if (a.out.data && a.out.kind == Element::kI32) return fn(Parts<Add::kSum>());
-  const auto with_act = [&](auto add) OVSW_INLINE_LAMBDA {
-    if (a.act == Act::kPrelu) return fn(Parts<decltype(add)::kAdd, Act::kPrelu>());
+  const bool more = a.act == Act::kPrelu || a.act == Act::kStep || a.constants[kThreshold] != nullptr ||
+                    a.constants[kWindow] != nullptr;
+  const auto with_more = [&](auto add) OVSW_INLINE_LAMBDA {
+    if (more) return fn(Parts<decltype(add)::kAdd, true>());
     fn(add);
   };
-  if (!a.residual.data) return with_act(Parts<Add::kNothing>());
-  if (a.residual.kind == Element::kI32) return with_act(Parts<Add::kInt32>());
-  with_act(Parts<Add::kInt16>());
+  if (a.out.data && a.out.kind == Element::kI32) return with_more(Parts<Add::kSum>());
+  if (!a.residual.data) return with_more(Parts<Add::kNothing>());
+  if (a.residual.kind == Element::kI32) return with_more(Parts<Add::kInt32>());
+  with_more(Parts<Add::kInt16>());
+}
+
+// A constant per channel, or without it the same for all channels.
+struct PerChannel {
+  const std::int16_t* data;
+  int mask;
+
+  // Of 2 * kLanes channels from c on.
+  OVSW_INLINE Vec at(int c) const { return load(data + (c & mask)); }
+};
+
+struct Same {
+  alignas(Vec) std::int16_t x[2 * kLanes];
+  explicit constexpr Same(std::int16_t number) : x() {
+    for (std::int16_t& y : x) y = number;
+  }
+};
+constexpr Same kZero(0), kOne(1 << 14);  // as a threshold, as a slope
+
+OVSW_INLINE PerChannel per_channel(const KernelArgs& a, Constant which, const Same& otherwise) {
+  const auto* data = a.constant<std::int16_t>(which);
+  return data ? PerChannel{data, ~0} : PerChannel{otherwise.x, 0};
 }
 
 // Where channels go. A copy of the arguments, as every vector store might change those for all the compiler knows.
@@ -46,7 +71,9 @@ struct Target {
   int channels;
   std::int64_t bits_step;  // bytes per pixel
   Vec lo, hi;
+  Act act;
   const std::int16_t* slope;
+  PerChannel positive, threshold;
 };
 
 OVSW_INLINE Target make_target(const KernelArgs& a) {
@@ -59,7 +86,10 @@ OVSW_INLINE Target make_target(const KernelArgs& a) {
           ceil_div(a.shape.out_c, 64) * 8,
           all16(std::int32_t(a.lo)),
           all16(std::int32_t(a.hi)),
-          a.constant<std::int16_t>(kSlope)};
+          a.act,
+          a.constant<std::int16_t>(kSlope),
+          per_channel(a, kPositive, kOne),
+          per_channel(a, kThreshold, kZero)};
 }
 
 // kLanes channels, of which `some` exist, at element `at` of the maps: q + residual from sums (base included). For
@@ -79,27 +109,29 @@ OVSW_INLINE Vec shift_add(const Target& t, std::int64_t at, Some some, const std
   }
 }
 
-// ((2 * v + 1) * slope) >> 15 where v is negative: v * slope + (v + 1) * slope is one multiplication of pairs.
-OVSW_INLINE Vec prelu16(Vec v, Vec slope) {
-  const Vec next = OVSW_MM(add_epi16)(v, all16(1)), negative = OVSW_MM(srai_epi16)(v, 15);
-  const Vec low = multiply_pairs(OVSW_MM(unpacklo_epi16)(v, next), OVSW_MM(unpacklo_epi16)(slope, slope));
-  const Vec high = multiply_pairs(OVSW_MM(unpackhi_epi16)(v, next), OVSW_MM(unpackhi_epi16)(slope, slope));
-  const Vec scaled = OVSW_MM(packs_epi32)(OVSW_MM(srai_epi32)(low, 15), OVSW_MM(srai_epi32)(high, 15));
-  return OVSW_SI(or)(OVSW_SI (and)(negative, scaled), OVSW_SI(andnot)(negative, v));
+// ((2 * v + 1) * slope) >> 15, which is (v * slope + (slope >> 1)) >> 14: one multiplication of pairs.
+OVSW_INLINE Vec scale16(Vec v, Vec slope) {
+  const Vec one = all16(1), half = OVSW_MM(srai_epi16)(slope, 1);
+  const Vec low = multiply_pairs(OVSW_MM(unpacklo_epi16)(v, one), OVSW_MM(unpacklo_epi16)(slope, half));
+  const Vec high = multiply_pairs(OVSW_MM(unpackhi_epi16)(v, one), OVSW_MM(unpackhi_epi16)(slope, half));
+  return OVSW_MM(packs_epi32)(OVSW_MM(srai_epi32)(low, 14), OVSW_MM(srai_epi32)(high, 14));
 }
 
 // The values of 2 * kLanes channels, from channel c on, from q + residual of the halves.
 template <typename E>
 OVSW_INLINE Vec values(const Target& t, int c, Vec q0, Vec q1) {
-  const Vec v = clamp16(pack16(q0, q1), t.lo, t.hi);
-  if constexpr (E::kAct == Act::kPrelu) return prelu16(v, load(t.slope + c));
+  const Vec sum = pack16(q0, q1), v = clamp16(sum, t.lo, t.hi);
+  if constexpr (E::kMore) {
+    if (t.act == Act::kStep) return by_sign(sum, t.lo, t.hi);
+    if (t.act == Act::kPrelu) return scale16(v, by_sign(v, load(t.slope + c), t.positive.at(c)));
+  }
   return v;
 }
 
 #if defined(__AVX512F__)
 
 // 32 channels from c on, of which those in `mask` exist, from q + residual of the halves: clamped and stored, as
-// numbers at element `at` and as signs at `bits`, 4 bytes or, with zeros, a whole word. One slab is stored by 32 bytes:
+// numbers at element `at` and as bits at `bits`, 4 bytes or, with zeros, a whole word. One slab is stored by 32 bytes:
 // the masked half of a longer store would still hold up the load of the next pixel's residual.
 template <typename E>
 OVSW_INLINE void put32(const Target& t, std::int64_t at, int c, __mmask32 mask, unsigned char* bits, bool word,
@@ -113,13 +145,14 @@ OVSW_INLINE void put32(const Target& t, std::int64_t at, int c, __mmask32 mask, 
     }
   }
   if (bits) {
-    const std::uint64_t signs = std::uint32_t(_mm512_mask_cmpge_epi16_mask(mask, v, zero()));
+    const Vec least = E::kMore ? t.threshold.at(c) : zero();
+    const std::uint64_t signs = std::uint32_t(_mm512_mask_cmpge_epi16_mask(mask, v, least));
     std::memcpy(bits, &signs, word ? 8 : 4);
   }
 }
 
 // The sums, base not included, of `pixels` pixels x `slabs` (1 or 2 of 16 channels) from channel c, a multiple of 32;
-// they lie `step` registers per pixel apart. `scale` changes a sum before its base is added.
+// they lie `step` registers per pixel apart. `scale` changes sum(slab, pixel) before its base is added.
 template <typename E, typename Scale>
 OVSW_INLINE void finish(const Target& target, const std::int32_t* shift, const std::int32_t* const* base,
                         std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums, int step, Scale scale) {
@@ -132,9 +165,9 @@ OVSW_INLINE void finish(const Target& target, const std::int32_t* shift, const s
   unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step + c / 8 : nullptr;
   for (int i = 0; i < pixels; ++i, at += t.channels, sums += step) {
     const std::int32_t* b = base[i] + c;
-    const Vec q0 = shift_add<E>(t, at, mask0, shift + c, add32(scale(sums[0], 0), load(b)));
+    const Vec q0 = shift_add<E>(t, at, mask0, shift + c, add32(scale(sums[0], 0, i), load(b)));
     Vec q1 = q0;
-    if (slabs > 1) q1 = shift_add<E>(t, at + 16, mask1, shift + c + 16, add32(scale(sums[1], 1), load(b + 16)));
+    if (slabs > 1) q1 = shift_add<E>(t, at + 16, mask1, shift + c + 16, add32(scale(sums[1], 1, i), load(b + 16)));
     if constexpr (E::kAdd != Add::kSum) {
       put32<E>(t, at, c, mask, bits, word, slabs, q0, q1);
       if (bits) bits += t.bits_step;
@@ -147,14 +180,15 @@ template <typename E>
 OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const std::int32_t* const* base,
                              std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums, int step) {
   for (int v = 0; v < slabs; v += 2) {
-    finish<E>(t, shift, base, pixel, pixels, c + 16 * v, slabs - v, sums + v, step, [](Vec sum, int) { return sum; });
+    finish<E>(t, shift, base, pixel, pixels, c + 16 * v, slabs - v, sums + v, step,
+              [](Vec sum, int, int) { return sum; });
   }
 }
 
 #else
 
 // 16 channels from c on, of which n > 0 exist, at element `at` of the maps, from sums (base included) of the halves.
-// Writes and returns the values.
+// Writes the values, and returns numbers that are negative where bits are 0.
 template <typename E>
 OVSW_INLINE Vec finish16(const Target& t, std::int64_t at, int c, int n, const std::int32_t* shift, Vec sum0,
                          Vec sum1) {
@@ -169,6 +203,7 @@ OVSW_INLINE Vec finish16(const Target& t, std::int64_t at, int c, int n, const s
       store_some(t.out + at, v, n, sizeof *t.out);
     }
   }
+  if constexpr (E::kMore) return _mm256_cmpgt_epi16(t.threshold.at(c), v);
   return v;
 }
 

@@ -68,6 +68,8 @@ OVSW_INLINE Vec widen16(const std::uint8_t* p) {
 OVSW_INLINE Vec pack16(Vec a, Vec b) {
   return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), _mm512_packs_epi32(a, b));
 }
+// Of 16-bit numbers: a where v is negative, else b.
+OVSW_INLINE Vec by_sign(Vec v, Vec a, Vec b) { return _mm512_mask_blend_epi16(_mm512_movepi16_mask(v), b, a); }
 OVSW_INLINE void add_products(Vec& sum, Vec a, Vec b) { sum = _mm512_dpwssd_epi32(sum, a, b); }
 
 #else
@@ -99,6 +101,8 @@ OVSW_INLINE Vec widen16(const std::uint8_t* p) {
 OVSW_INLINE Vec pack16(Vec a, Vec b) {
   return _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), _MM_SHUFFLE(3, 1, 2, 0));
 }
+// Of 16-bit numbers: a where v is negative, else b.
+OVSW_INLINE Vec by_sign(Vec v, Vec a, Vec b) { return _mm256_blendv_epi8(b, a, _mm256_srai_epi16(v, 15)); }
 // In place: with intrinsics gcc copies every sum in every round, and spills some.
 OVSW_INLINE void add_products(Vec& sum, Vec a, Vec b) {
   __asm__ volatile("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));

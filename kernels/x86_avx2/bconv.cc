@@ -73,7 +73,7 @@ struct Layout : BitMap {
 
 // Constants of 16 channels.
 struct Constants {
-  std::int32_t mult[16];  // -mult twice, as two 16-bit numbers
+  std::int32_t mult[16];  // two 16-bit numbers: -mult twice; if E::kMore, -mult and the window scale
   std::int32_t shift[16];
 };
 
@@ -81,6 +81,7 @@ struct Scratch {
   std::uint8_t* map;          // the input rows in use with their padding, tap_bytes per pixel
   const std::uint8_t** at;    // per pixel of the strip: its patch in the map
   const std::int32_t** base;  // and its base
+  std::int32_t* ones;         // and how many of its bits are 1; made only if there is a window scale, else it meets 0
   std::uint16_t* offsets;     // [2 per register lane][strip][stride]
   std::uint8_t* weights;      // [group][slab of the panel][3][32]
   Vec* sums;                  // [pair of the strip][slab of the panel][4]
@@ -98,6 +99,7 @@ Scratch carve(const Shape& s, const Layout& l, void* scratch) {
   } else {
     w.at = room.take<const std::uint8_t*>(4 * l.strip + 4);
     w.base = room.take<const std::int32_t*>(4 * l.strip + 4);
+    w.ones = room.take<std::int32_t>(4 * l.strip + 4);
     w.offsets = room.take<std::uint16_t>(2 * l.strip * l.stride);
     w.weights = room.take<std::uint8_t>(kBlock * kMaxSlabs * 3 * 32);
     w.sums = reinterpret_cast<Vec*>(room.take<std::uint8_t>(l.strip * kMaxSlabs * 4 * std::int64_t(sizeof(Vec))));
@@ -279,21 +281,26 @@ __attribute__((noinline)) void lookup(const std::uint16_t* offsets, std::int64_t
   sums.each([to](Sum& sum, int v) OVSW_INLINE_LAMBDA { flush<First>(sum, to + 4 * v); });
 }
 
-// 16 channels of one pixel from their popcounts.
+// 16 channels of one pixel from their popcounts; `ones` is that of the patch alone.
 template <typename E>
 OVSW_INLINE Vec finish_counts(const Target& t, std::int64_t at, int c, int n, const Constants& k,
-                              const std::int32_t* base, Vec count) {
-  // (count, count) times (-mult, -mult)
-  const Vec p0 = _mm256_madd_epi16(_mm256_unpacklo_epi16(count, count), load(k.mult));
-  const Vec p1 = _mm256_madd_epi16(_mm256_unpackhi_epi16(count, count), load(k.mult + 8));
+                              const std::int32_t* base, Vec count, std::int32_t ones) {
+  // (count, count) times (-mult, -mult), or twice (count, ones) times (-mult, window)
+  const Vec other = E::kMore ? all16(ones) : count;
+  Vec p0 = _mm256_madd_epi16(_mm256_unpacklo_epi16(count, other), load(k.mult));
+  Vec p1 = _mm256_madd_epi16(_mm256_unpackhi_epi16(count, other), load(k.mult + 8));
+  if constexpr (E::kMore) {
+    p0 = add32(p0, p0);
+    p1 = add32(p1, p1);
+  }
   return finish16<E>(t, at, c, n, k.shift, add32(p0, load(base)), add32(p1, load(base + 8)));
 }
 
 // `pixels` pixels x `slabs` slabs from channel c on; sums [pair][slab][4].
 template <typename E>
 __attribute__((noinline)) void finish_pairs(const Target& target, const Constants* constants,
-                                            const std::int32_t* const* base, std::int64_t pixel, int pixels, int c,
-                                            int slabs, const Vec* sums) {
+                                            const std::int32_t* const* base, const std::int32_t* ones,
+                                            std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums) {
   const Target t = target;
   std::int64_t at = pixel * t.channels + c;
   unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step : nullptr;
@@ -305,9 +312,10 @@ __attribute__((noinline)) void finish_pairs(const Target& target, const Constant
       const int n = t.channels - c - v * kSlab;
       const Vec odd = sum[1];
       const Vec even = _mm256_sub_epi16(sum[0], _mm256_slli_epi16(odd, 8));
-      const Vec v0 = finish_counts<E>(t, at + v * kSlab, c + v * kSlab, n, k[0], b, even);
+      const Vec v0 = finish_counts<E>(t, at + v * kSlab, c + v * kSlab, n, k[0], b, even, ones[i]);
       const Vec v1 =
-          n > 16 ? finish_counts<E>(t, at + v * kSlab + 16, c + v * kSlab + 16, n - 16, k[1], b + 16, odd) : v0;
+          n > 16 ? finish_counts<E>(t, at + v * kSlab + 16, c + v * kSlab + 16, n - 16, k[1], b + 16, odd, ones[i])
+                 : v0;
       if (bits) put_bits32(bits, c + v * kSlab, n, v0, v1);
     }
     if (bits) bits += t.bits_step;
@@ -317,13 +325,13 @@ __attribute__((noinline)) void finish_pairs(const Target& target, const Constant
 // `pixels` pixels x 16 channels; sums [quad][4].
 template <typename E>
 __attribute__((noinline)) void finish_quads(const Target& target, const Constants* constants,
-                                            const std::int32_t* const* base, std::int64_t pixel, int pixels,
-                                            const Vec* sums) {
+                                            const std::int32_t* const* base, const std::int32_t* ones,
+                                            std::int64_t pixel, int pixels, const Vec* sums) {
   const Target t = target;
   const int n = t.channels;
   std::int64_t at = pixel * n;
   unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step : nullptr;
-  for (int first = 0; first < pixels; first += 4, sums += 4, base += 4) {
+  for (int first = 0; first < pixels; first += 4, sums += 4, base += 4, ones += 4) {
     Vec count[4];
     for (int i = 0; i < 2; ++i) {
       const Vec odd = sums[2 * i + 1];
@@ -333,7 +341,7 @@ __attribute__((noinline)) void finish_quads(const Target& target, const Constant
     }
     for (int i = 0; i < 4; ++i, at += n) {
       if (first + i == pixels) return;
-      const Vec v = finish_counts<E>(t, at, 0, n, *constants, base[i], count[i]);
+      const Vec v = finish_counts<E>(t, at, 0, n, *constants, base[i], count[i], ones[i]);
       if (bits) {
         put_bits16(bits, 0, n, v);
         bits += t.bits_step;
@@ -358,7 +366,8 @@ void panel(const KernelArgs& args, const Layout& l, const Scratch& w, int slab, 
     const std::uint16_t* offsets = w.offsets + 3 * g0;
     Vec* sums = w.sums;
     const std::int32_t* const* base = w.base;
-    for (std::int64_t pixel = begin; pixel < end; pixel += kBatch * kStep, base += kBatch * kStep) {
+    const std::int32_t* ones = w.ones;
+    for (std::int64_t pixel = begin; pixel < end; pixel += kBatch * kStep) {
       const int pixels = end - pixel < kBatch * kStep ? int(end - pixel) : kBatch * kStep;
       for (int i = 0; i < pixels; i += kStep, offsets += l.stride, sums += 4 * V) {
         for (int g = 0; g < groups; g += kFlush) {
@@ -373,12 +382,14 @@ void panel(const KernelArgs& args, const Layout& l, const Scratch& w, int slab, 
       if (last) {
         const Vec* done = sums - ceil_div(pixels, kStep) * 4 * V;
         if constexpr (Quad) {
-          finish_quads<E>(t, w.constants, base, pixel, pixels, done);
+          finish_quads<E>(t, w.constants, base, ones, pixel, pixels, done);
         } else {
-          finish_pairs<E>(t, w.constants, base, pixel, pixels, slab * kSlab, V, done);
+          finish_pairs<E>(t, w.constants, base, ones, pixel, pixels, slab * kSlab, V, done);
         }
       }
       if (l.groups <= kBlock) sums = w.sums;  // nothing to keep
+      base += kBatch * kStep;
+      ones += kBatch * kStep;
     }
   }
 }
@@ -389,6 +400,7 @@ void wide(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_
   const Shape& s = args.shape;
   const Target t = make_target(args);
   const auto* scale = args.constant<std::int16_t>(kScale);
+  const auto* window = args.constant<std::int16_t>(kWindow);
   const auto* shift = args.constant<std::int32_t>(kShift);
   const std::int64_t words = ceil_div(l.patch_bytes, 8);
   const auto* weights = static_cast<const std::uint64_t*>(args.weights);
@@ -401,6 +413,7 @@ void wide(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_
     }
     const std::int32_t* base =
         args.border.base + std::int64_t(args.border.row_class[y] + args.border.col_class[x]) * padded_channels(s.out_c);
+    const auto ones = std::uint32_t(window ? count_patch(s, l, at) : 0);
     for (int c0 = args.first_channel; c0 < args.last_channel; c0 += 16) {
       alignas(32) std::int32_t sum[16] = {};
       for (int c = c0; c < c0 + 16 && c < s.out_c; ++c) {
@@ -411,7 +424,8 @@ void wide(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_
           count += std::uint32_t(__builtin_popcountll(word ^ weights[c * words + k]));
         }
         // Unsigned: base may have wrapped around, the sum has not.
-        sum[c - c0] = std::int32_t(std::uint32_t(base[c]) - 2 * count * std::uint32_t(scale[c]));
+        const std::uint32_t term = window ? 2 * ones * std::uint32_t(window[c]) : 0;
+        sum[c - c0] = std::int32_t(std::uint32_t(base[c]) - 2 * count * std::uint32_t(scale[c]) + term);
       }
       const int n = s.out_c - c0;
       const Vec v = finish16<E>(t, pixel * s.out_c + c0, c0, n, shift + c0, load(sum), load(sum + 8));
@@ -452,8 +466,10 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
   if (l.wide) return wide<E>(args, l, w, begin, end);
   const auto* scale = args.constant<std::int16_t>(kScale);
   const auto* shift = args.constant<std::int32_t>(kShift);
+  const auto* window = args.constant<std::int16_t>(kWindow);
   for (int c = args.first_channel; c < args.last_channel; ++c) {
-    w.constants[c / 16].mult[c % 16] = std::int32_t(std::uint32_t(std::uint16_t(-scale[c])) * 0x10001u);
+    const auto mult = std::uint16_t(-scale[c]), other = E::kMore ? std::uint16_t(window ? window[c] : 0) : mult;
+    w.constants[c / 16].mult[c % 16] = std::int32_t(mult | std::uint32_t(other) << 16);
     w.constants[c / 16].shift[c % 16] = shift[c];
   }
   const bool quads = l.lanes == 16, one_panel = args.last_channel - args.first_channel <= kMaxSlabs * kSlab;
@@ -465,6 +481,7 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
     } else {
       prepare<false>(args, l, w, begin, first, last);
     }
+    if (window) count_patches(s, l, w.map, begin, first, last, w.ones);
     strip<E>(args, l, w, first, last, first > begin && one_panel && l.groups <= kBlock);
   }
 }

@@ -47,16 +47,20 @@ struct Scratch {
   std::uint8_t* patches;      // [strip][stride]
   const std::int32_t** base;  // per pixel of the strip
   std::int32_t* mult;         // -2 * mult
+  std::int32_t* window;       // 2 * window scale
+  std::int32_t* ones;         // per pixel of the strip: how many bits of its patch are 1; null without a window scale
   std::size_t bytes;
 };
 
 Scratch carve(const Shape& s, const Layout& l, void* scratch) {
   Scratch w{};
   Carver room(scratch);
-  w.map = room.take<std::uint8_t>(l.pitch * (s.in_h + 2 * s.pad_h));
+  w.map = room.take<std::uint8_t>(l.pitch * (s.in_h + 2 * s.pad_h) + 8);
   w.patches = room.take<std::uint8_t>(l.strip * l.stride);
   w.base = room.take<const std::int32_t*>(l.strip);
   w.mult = room.take<std::int32_t>(l.slabs * kSlab);
+  w.ones = room.take<std::int32_t>(l.strip);
+  w.window = room.take<std::int32_t>(l.slabs * kSlab);
   w.bytes = room.bytes();
   return w;
 }
@@ -170,13 +174,17 @@ __attribute__((noinline)) void count(const std::uint8_t* patches, std::int64_t s
   });
 }
 
+// From pixel i0 of the strip on.
 template <int V, typename E>
-__attribute__((noinline)) void finish_counts(const Target& t, const std::int32_t* mult, const std::int32_t* shift,
-                                             const std::int32_t* const* base, std::int64_t pixel, int pixels, int c,
+__attribute__((noinline)) void finish_counts(const Target& t, const Scratch& w, const std::int32_t* shift,
+                                             std::int64_t i0, std::int64_t pixel, int pixels, int c,
                                              const Vec* counts) {
-  const std::int32_t* m = mult + c;
-  finish<E>(t, shift, base, pixel, pixels, c, V, counts, 2,
-            [m](Vec count, int slab) OVSW_INLINE_LAMBDA { return _mm512_mullo_epi32(count, load(m + slab * kSlab)); });
+  const std::int32_t *mult = w.mult + c, *window = w.window + c, *ones = w.ones ? w.ones + i0 : nullptr;
+  finish<E>(t, shift, w.base + i0, pixel, pixels, c, V, counts, 2, [=](Vec count, int slab, int i) OVSW_INLINE_LAMBDA {
+    const Vec sum = _mm512_mullo_epi32(count, load(mult + slab * kSlab));
+    if (!E::kMore || !ones) return sum;
+    return add32(sum, _mm512_mullo_epi32(all32(ones[i]), load(window + slab * kSlab)));
+  });
 }
 
 // Slabs `slab` to slab + V - 1 of a strip.
@@ -194,8 +202,7 @@ void panel(const KernelArgs& args, const Layout& l, const Scratch& w, int slab, 
       count<kPixels, V>(patches + i * l.stride, l.stride, weights, l.triples, counts + 2 * i);
     }
     for (; i < batch; ++i) count<1, V>(patches + i * l.stride, l.stride, weights, l.triples, counts + 2 * i);
-    finish_counts<V, E>(t, w.mult, args.constant<std::int32_t>(kShift), w.base + (first - begin), first, batch,
-                        slab * kSlab, counts);
+    finish_counts<V, E>(t, w, args.constant<std::int32_t>(kShift), first - begin, first, batch, slab * kSlab, counts);
   }
 }
 
@@ -203,15 +210,19 @@ template <typename E>
 void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const Shape& s = args.shape;
   const Layout l(s);
-  const Scratch w = carve(s, l, scratch);
+  Scratch w = carve(s, l, scratch);
   pad_bits(s, l, args.in.data, begin, end, w.map);
   for (int c = args.first_channel; c < args.last_channel; ++c) w.mult[c] = -2 * args.constant<std::int16_t>(kScale)[c];
+  const auto* window = args.constant<std::int16_t>(kWindow);
+  if (!window) w.ones = nullptr;
+  for (int c = args.first_channel; window && c < args.last_channel; ++c) w.window[c] = 2 * window[c];
   const int first_slab = args.first_channel / kSlab, last_slab = int(ceil_div(args.last_channel, kSlab));
   const int row0 = int(begin / s.out_w);
   int y = row0, x = int(begin % s.out_w);
   for (std::int64_t first = begin; first < end; first += l.strip) {
     const std::int64_t last = end - first < l.strip ? end : first + l.strip;
     prepare(args, l, w, row0, int(last - first), &y, &x);
+    if (window) count_patches(s, l, w.map, begin, first, last, w.ones);
     for (int slab = first_slab; slab < last_slab; slab += 2) {
       if (last_slab - slab >= 2) {
         panel<2, E>(args, l, w, slab, first, last);

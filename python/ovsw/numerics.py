@@ -1,35 +1,23 @@
-"""docs/numerics.md in numpy: what a file with numerics `integer` computes, and whether its numbers stay in range.
+"""docs/numerics.md in numpy: what a file with numerics `integer` computes; `check` says whether it may.
 
 The judge of the engine in this mode: written from the text alone, in naive int64, with no code of the kernels. Matrix
-products run in floating point, of a width in which the integers at hand are exact.
+products run in floating point, of a width in which the integers at hand are exact. `exp` and `log` are those of the
+text, in double, operation by operation.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ovsw import format as bnn
+from ovsw.bounds import HIGH, LOW, check, integers, real_weight, sides, two_rows, zero_points
 
-INT32 = 2**31 - 1
-MAX_SHIFT, MAX_WIDE_SHIFT = 31, 47
-MAX_MEAN = 256
-MAX_TAPS = 65535  # of avgpool
+__all__ = ["check", "exp", "log", "pixels", "simulate", "simulate_values", "zero_points"]
+
 _CHUNK = 1 << 17  # input pixels that are simulated together
-
-_WINDOWED = ("bconv", "conv", "maxpool", "avgpool")
-# The tensors of each op besides the weight.
-_CONSTANTS = {
-    "bconv": {"scale": "i16", "offset": "i32", "shift": "u8"},
-    "conv": {"offset": "i32", "shift": "u8"},
-    "linear": {"scale": "f32", "offset": "i32", "shift": "u8"},
-    "avgpool": {"scale": "i16", "offset": "i32", "shift": "u8"},
-    "maxpool": {},
-    "channel_pad": {},
-    "eltwise": {},
-}
 
 
 def pixels(x: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
@@ -38,23 +26,25 @@ def pixels(x: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     return np.clip(np.rint(wide * 255), 0, 255).astype(np.uint8)
 
 
-def zero_points(model: bnn.Model) -> np.ndarray:
-    """Each input channel's zero in steps of 1/256 of a pixel's."""
-    return np.floor(model.tensors[model.mean].array.astype(np.float64) * 65280 + 0.5).astype(np.int64)
+def simulate(model: bnn.Model, images: np.ndarray) -> Any:
+    """What `Engine.run` gives for uint8 (n, h, w, c) pixels, as float32 arrays; raises FormatError for a bad model.
 
-
-def simulate(model: bnn.Model, images: np.ndarray) -> np.ndarray:
-    """The logits, float32 (n, classes), of uint8 (n, h, w, c) pixels. Raises FormatError for a bad model."""
+    That is (n, classes), or (n, c, h, w) of a larger map, and a tuple of these if there are several outputs.
+    """
     check(model)
     _check_images(model, images)
     step = max(1, _CHUNK // (model.values[0].h * model.values[0].w))
-    parts = [images[i : i + step] for i in range(0, len(images), step)]
-    logits = [_values(model, part, keep=False)[model.output].reshape(len(part), -1) for part in parts]
-    return np.concatenate(logits) if logits else np.zeros((0, math.prod(model.values[model.output].shape)), np.float32)
+    parts = [_values(model, images[i : i + step], keep=False) for i in range(0, len(images), step)]
+    results = []
+    for output in model.outputs:
+        c, h, w = model.values[output].shape
+        maps = np.concatenate([np.zeros((0, h, w, c), np.float32), *(part[output] for part in parts)])
+        results.append(maps.reshape(-1, c) if h == w == 1 else np.ascontiguousarray(maps.transpose(0, 3, 1, 2)))
+    return tuple(results) if model.more_outputs else results[0]
 
 
 def simulate_values(model: bnn.Model, images: np.ndarray) -> dict[int, np.ndarray]:
-    """All values by index, (n, h, w, c): integers as int64, bits as bool (True is +1), logits as float32."""
+    """All values by index, (n, h, w, c): integers as int64, bits as bool (True is +1), f32 as float32."""
     check(model)
     _check_images(model, images)
     return _values(model, images, keep=True)
@@ -66,102 +56,171 @@ def _check_images(model: bnn.Model, images: np.ndarray) -> None:
         raise ValueError(f"the images are {images.dtype} {images.shape}, expected uint8 (n, {h}, {w}, {c})")
 
 
-# --- what is computed ------------------------------------------------------------------------------------------------
+# --- op by op --------------------------------------------------------------------------------------------------------
 
 
 def _values(model: bnn.Model, images: np.ndarray, keep: bool) -> dict[int, np.ndarray]:
-    """All values; without `keep` only those that are still read, and the output."""
+    """All values; without `keep` only those that are still read, and the outputs."""
     last = {ref: i for i, op in enumerate(model.ops) for ref in (op.input, op.residual) if ref is not None}
     values: dict[int, np.ndarray] = {0: images.astype(np.int64)}
     for i, op in enumerate(model.ops):
         x = values[op.input]
-        if op.kind == "linear":
-            values[_index(op.out)] = _linear(model, op, x)
+        residual = None if op.residual is None else values[op.residual]
+        if op.kind in _FLOATS:
+            values[_index(op.out)] = _FLOATS[op.kind](model, op, x)
+        elif op.out is not None and model.values[op.out].kind == "i32":
+            values[op.out] = _core(model, op, x, None)
         else:
-            q = _core(model, op, x)
-            if op.out is not None and model.values[op.out].kind == "i32":
-                values[op.out] = q
-            else:
-                lo, hi = _range(op)
-                v = np.clip(q if op.residual is None else q + values[op.residual], lo, hi)
-                if op.act == "prelu":
-                    scaled = ((2 * v + 1) * _array(model, op.slope)) >> 15
-                    v = np.where(v >= 0, v, np.clip(scaled, -32768, 32767))
-                if op.out is not None:
-                    values[op.out] = v
-                if op.bits is not None:
-                    values[op.bits] = v >= 0
+            q = _core(model, op, x, residual)
+            added = residual is not None and op.kind not in ("mul", "concat")
+            v = _activation(model, op, q + residual if added else q)
+            if op.out is not None:
+                values[op.out] = v
+            if op.bits is not None:
+                values[op.bits] = v >= (0 if op.threshold is None else integers(model, op.threshold))
         if not keep:
-            for ref in {op.input, op.residual, op.out, op.bits} - {None, model.output}:
+            for ref in {op.input, op.residual, op.out, op.bits} - {None, *model.outputs}:
                 if ref in values and last.get(ref, -1) <= i:
                     del values[ref]
     return values
 
 
-def _core(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
+def _activation(model: bnn.Model, op: bnn.Op, u: np.ndarray) -> np.ndarray:
+    if op.act == "step":
+        return np.where(u >= 0, int(op.clamp[1]), int(op.clamp[0]))
+    if op.act == "clamp":
+        return np.clip(u, int(op.clamp[0]), int(op.clamp[1]))
+    v = np.clip(u, LOW, HIGH)
+    if op.act == "prelu":
+        below, above = two_rows(integers(model, op.slope))
+        scaled = (2 * v + 1) * np.where(v < 0, below, 0 if above is None else above) >> 15
+        return np.where((v >= 0) & (above is None), v, np.clip(scaled, LOW, HIGH))
+    if op.act == "table":
+        table = integers(model, op.slope)
+        at, fraction = (v - LOW) >> 8, v & 255
+        return (table[at] * (256 - fraction) + table[at + 1] * fraction + 128) >> 8
+    return v
+
+
+def _core(model: bnn.Model, op: bnn.Op, x: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
     """q, as int64 (n, h, w, channels)."""
     if op.kind == "eltwise":
         return x
     if op.kind == "channel_pad":
         return np.pad(x, ((0, 0), (0, 0), (0, 0), op.channels))
     if op.kind == "maxpool":
-        lowest = np.iinfo(np.int64).min
-        return np.max(_taps(op, x, lowest), axis=0)
-    shift, offset = _array(model, op.shift), _array(model, op.offset)
-    if op.kind == "avgpool":
-        total = np.sum(_taps(op, x, 0), axis=0)
-        return (_array(model, op.scale) * total + offset) >> shift
-    if op.kind == "bconv":
-        signs = np.where(x, 1, -1)
-        return (_array(model, op.scale) * _convolve(op, signs, _signs(model, op), 1) + offset) >> shift
-    weight = _weight(model, op)
-    if op.input == 0:
-        zeros = np.broadcast_to(zero_points(model), x.shape[1:])[None]
-        correction = _convolve(op, zeros, weight, int(np.abs(zeros).max()))
-        return (_convolve(op, x, weight, 255) - ((correction + 128) >> 8) + offset) >> shift
-    return (_convolve(op, x, weight, 32768) + offset) >> shift
+        return np.max(_taps(op, x, np.iinfo(np.int64).min), axis=0)
+    if op.kind == "concat":
+        return np.concatenate([x, residual], axis=-1)
+    if op.kind == "gather":
+        return _gather(model, op, x)
+    if op.kind == "bilinear":
+        return _bilinear(model, op, x)
+    if op.kind == "conv":
+        sums = _real_dots(model, op, x)
+    elif op.kind == "bconv":
+        sums = _binary_sums(model, op, np.where(x, 1, -1))
+    else:
+        sums = integers(model, op.scale) * (x * residual if op.kind == "mul" else _averages(op, x))
+    return (sums + integers(model, op.offset)) >> integers(model, op.shift)
 
 
-def _linear(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
-    weight, shift = _array(model, op.weight), _array(model, op.shift)
-    wide = _exact(weight, 32768)
-    y = (x.reshape(len(x), -1).astype(wide) @ weight.T.astype(wide)).astype(np.int64)
-    rounding = (1 << shift) >> 1
-    q = ((y + rounding) >> shift) + _array(model, op.offset)
-    logits = q.astype(np.float32) * model.tensors[_index(op.scale)].array
-    return logits.reshape(len(x), 1, 1, -1)
+def _real_dots(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
+    weight = real_weight(model, op)
+    if op.input != 0:
+        return _convolve(op, x, weight, -LOW)
+    zeros = np.broadcast_to(zero_points(model), x.shape[1:])[None]
+    return _convolve(op, x, weight, 255) - ((_convolve(op, zeros, weight, int(np.abs(zeros).max())) + 128) >> 8)
+
+
+def _binary_sums(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
+    """M * Y + N * S + E; x is +1 and -1."""
+    tensor = model.tensors[_index(op.weight)]
+    weight = np.where(bnn.unpack_bits(tensor.array, tensor.shape[-1]), 1, -1)
+    scale, window = two_rows(integers(model, op.scale))
+    sums = scale * _convolve(op, x, weight, 1)
+    if window is not None:
+        groups = x.shape[3] // weight.shape[3]
+        totals = _convolve(op, x, np.ones((groups, *weight.shape[1:]), np.int64), 1)
+        sums += window * np.repeat(totals, len(weight) // groups, axis=-1)
+    if op.pad_value:
+        inside = np.stack(_taps(op, np.ones((1, *x.shape[1:3], 1), np.int64), 0), axis=-1)[..., 0, :]
+        per_tap = weight.sum(axis=3).reshape(len(weight), -1)
+        counted = scale * ((1 - inside) @ per_tap.T)
+        if window is not None:
+            counted = counted + window * weight.shape[3] * (1 - inside).sum(axis=-1, keepdims=True)
+        sums += np.floor(np.float64(np.float32(op.pad_value)) * counted.astype(np.float64) + 0.5).astype(np.int64)
+    return sums
+
+
+def _averages(op: bnn.Op, x: np.ndarray) -> np.ndarray:
+    """The sum over the taps of each window, as if it had all of them."""
+    taps = op.window[0] * op.window[1]
+    total = np.sum(_taps(op, x, 0), axis=0)
+    counts = []
+    for n, out, k, s, p in zip(x.shape[1:3], total.shape[1:3], op.window, op.stride, op.pad):
+        at = np.arange(out)[:, None] * s - p + np.arange(k)
+        low, high = (0, n) if op.exclude_pad else (-p, n + p)
+        counts.append(((at >= low) & (at < high)).sum(axis=1))
+    counted = np.outer(*counts)[None, :, :, None]
+    return np.where(counted == taps, total, (2 * total * taps + counted) // (2 * counted))
+
+
+def _gather(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
+    shape = model.values[_index(op.bits if op.out is None else op.out)].shape
+    channels, rows, columns = np.split(integers(model, op.weight), np.cumsum(shape)[:2])
+    taken = x[:, rows[:, None, None], columns[None, :, None], channels]
+    missing = (rows < 0)[:, None, None] | (columns < 0)[None, :, None] | (channels < 0)
+    return np.where(missing, int(op.pad_value), taken)
+
+
+def _bilinear(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
+    rows = model.values[_index(op.bits if op.out is None else op.out)].h
+    table = integers(model, op.weight).reshape(-1, 2)
+    one = 1 << 14
+
+    def blend(values: np.ndarray, pairs: np.ndarray, axis: int) -> np.ndarray:
+        """Of each pair of neighbours along an axis; where the fraction is 0 the second is not read."""
+        index, fraction = pairs[:, 0], pairs[:, 1]
+        shape = [-1 if i == axis else 1 for i in range(4)]
+        second = (fraction >> 16).reshape(shape)
+        after = np.take(values, index + (fraction != 0), axis)
+        return (one - second) * np.take(values, index, axis) + second * after
+
+    return (blend(blend(x, table[rows:], 2), table[:rows], 1) + (1 << 27)) >> 28
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
 
 
 def _taps(op: bnn.Op, x: np.ndarray, outside: int) -> list[np.ndarray]:
     """The input as each tap of the window sees it, (n, h', w', c); `outside` stands where a tap is outside."""
-    _, h, w, _ = x.shape
-    (kh, kw), (sh, sw), (ph, pw) = op.window, op.stride, op.pad
-    out_h, out_w = (h + 2 * ph - kh) // sh + 1, (w + 2 * pw - kw) // sw + 1
-    padded = np.pad(x, ((0, 0), (ph, ph), (pw, pw), (0, 0)), constant_values=outside)
-    return [
-        padded[:, i : i + sh * (out_h - 1) + 1 : sh, j : j + sw * (out_w - 1) + 1 : sw]
-        for i in range(kh)
-        for j in range(kw)
-    ]
+    out = sides(op, x.shape[1], x.shape[2])
+    pads, cuts = [], []
+    for n, m, k, s, p, d in zip(x.shape[1:3], out, op.window, op.stride, op.pad, op.dilation):
+        pads.append((p, max(0, (m - 1) * s + (k - 1) * d + 1 - n - p)))
+        cuts.append([slice(i * d, i * d + s * (m - 1) + 1, s) for i in range(k)])
+    padded = np.pad(x, ((0, 0), *pads, (0, 0)), constant_values=outside)
+    return [padded[:, rows, columns] for rows in cuts[0] for columns in cuts[1]]
 
 
 def _convolve(op: bnn.Op, x: np.ndarray, weight: np.ndarray, largest: int) -> np.ndarray:
-    """The sum over taps and channels of weight * x; |x| <= largest. What is outside counts nothing, so it is 0 here."""
-    rows = weight.reshape(len(weight), -1)
+    """The sum over taps and the group's channels of weight * x; |x| <= largest. What is outside counts nothing, so it
+    is 0 here."""
+    per_group = weight.shape[3]
+    groups = x.shape[3] // per_group
+    rows = weight.reshape(groups, len(weight) // groups, -1)
     wide = _exact(rows, largest)
-    patches = np.concatenate(_taps(op, x.astype(wide), 0), axis=-1)
-    flat = patches.reshape(-1, patches.shape[-1]) @ rows.T.astype(wide)
-    return flat.reshape(*patches.shape[:3], -1).astype(np.int64)
+    taps = _taps(op, x.astype(wide), 0)
+    patches = np.concatenate([tap.reshape(-1, groups, per_group) for tap in taps], axis=-1)
+    dots = patches.swapaxes(0, 1) @ rows.swapaxes(1, 2).astype(wide)  # group, pixel, output channel
+    return dots.swapaxes(0, 1).reshape(*taps[0].shape[:3], len(weight)).astype(np.int64)
 
 
 def _exact(rows: np.ndarray, largest: int) -> type[np.generic]:
     """A type in which products of integers with these rows are exact: all partial sums fit in it."""
-    bound = largest * int(np.abs(rows).sum(axis=1).max())
+    bound = largest * int(np.abs(rows).sum(axis=-1).max())
     return np.float32 if bound < 1 << 24 else np.float64 if bound < 1 << 53 else np.int64
-
-
-def _range(op: bnn.Op) -> tuple[int, int]:
-    return (int(op.clamp[0]), int(op.clamp[1])) if op.act == "clamp" else (-32768, 32767)
 
 
 def _index(ref: int | None) -> int:
@@ -169,179 +228,55 @@ def _index(ref: int | None) -> int:
     return ref
 
 
-def _array(model: bnn.Model, ref: int | None) -> np.ndarray:
-    return model.tensors[_index(ref)].array.astype(np.int64)
+# --- what is written as f32 ------------------------------------------------------------------------------------------
 
 
-def _weight(model: bnn.Model, op: bnn.Op) -> np.ndarray:
-    """A real convolution's weights; over pixels an i8 counts 256-fold."""
-    weight = _array(model, op.weight)
-    return 256 * weight if op.input == 0 and model.tensors[_index(op.weight)].dtype == "i8" else weight
+def _linear(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
+    weight, shift = integers(model, op.weight), integers(model, op.shift)
+    wide = _exact(weight, -LOW)
+    y = (x.reshape(len(x), -1).astype(wide) @ weight.T.astype(wide)).astype(np.int64)
+    rounding = (1 << shift) >> 1
+    q = ((y + rounding) >> shift) + integers(model, op.offset)
+    logits = q.astype(np.float32) * model.tensors[_index(op.scale)].array
+    return logits.reshape(len(x), 1, 1, -1)
 
 
-def _signs(model: bnn.Model, op: bnn.Op) -> np.ndarray:
-    tensor = model.tensors[_index(op.weight)]
-    return np.where(bnn.unpack_bits(tensor.array, tensor.shape[-1]), 1, -1)
+def _to_float(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
+    scale, offset = (model.tensors[_index(ref)].array for ref in (op.scale, op.offset))
+    return ((x.astype(np.float64) + offset) * scale).astype(np.float32)
 
 
-# --- what is allowed -------------------------------------------------------------------------------------------------
+def _softmax(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
+    wide = x.astype(np.float64)
+    below = wide - wide.max(axis=-1, keepdims=True)
+    powers = exp(below)
+    total = np.cumsum(powers, axis=-1)[..., -1:]  # in the order of the channels, which np.sum does not keep
+    return (below - log(total) if op.kind == "log_softmax" else powers / total).astype(np.float32)
 
 
-def check(model: bnn.Model) -> None:
-    """Raises FormatError, naming the op, where kinds, tensors or bounds are not as docs/numerics.md says."""
-    if model.numerics != "integer":
-        raise bnn.FormatError(f"numerics is {model.numerics}, expected integer")
-    if model.values[0].kind != "u8":
-        raise bnn.FormatError(f"value 0 is of kind {model.values[0].kind}, expected u8")
-    mean = model.tensors[model.mean].array
-    if mean.shape != (model.values[0].c,) or not (np.abs(mean) <= MAX_MEAN).all():
-        raise bnn.FormatError(f"header field mean is {mean}, expected numbers of at most {MAX_MEAN} per channel")
-    if model.values[model.output].kind != "f32":
-        raise bnn.FormatError(f"header field output: value {model.output} is not of kind f32")
-    checker = _Checker(model)
-    for i, op in enumerate(model.ops):
-        checker.op(i, op)
-    if model.output not in checker.most:
-        raise bnn.FormatError(f"header field output: value {model.output} is not written")
+_FLOATS = {"linear": _linear, "to_float": _to_float, "softmax": _softmax, "log_softmax": _softmax}
 
 
-@dataclass
-class _Checker:
-    """Walks the ops; `most` has the largest |x| of every value written so far."""
-
-    model: bnn.Model
-    most: dict[int, int] = field(default_factory=lambda: {0: 255})
-    label: str = ""
-
-    def require(self, condition: object, message: str) -> None:
-        if not condition:
-            raise bnn.FormatError(f"{self.label}: {message}")
-
-    def op(self, i: int, op: bnn.Op) -> None:
-        self.label = f"op {i} '{op.name}'"
-        self.inputs(op)
-        channels = self.tensors(op)
-        wide = self.outputs(op, channels)
-        lo, hi = op.clamp if op.act == "clamp" else (-32768.0, 32767.0)
-        self.require(lo <= hi, f"clamp_lo is {lo}, clamp_hi {hi}")
-        whole = all(-32768 <= n <= 32767 and float(n).is_integer() for n in (lo, hi))
-        self.require(whole, f"clamp_lo is {lo}, clamp_hi {hi}, expected whole numbers of 16 bits")
-        q = self.largest(op)
-        residual = 0 if op.residual is None else self.most[op.residual]
-        self.require(q + residual <= INT32, "its sum with the residual may leave 32 bits")
-        if op.out is not None:
-            hands_on = op.kind in ("maxpool", "channel_pad") and op.residual is None and op.act == "none"
-            limit = int(max(abs(lo), abs(hi)))
-            self.most[op.out] = q if wide else self.most[op.input] if hands_on else limit
-        if op.bits is not None:
-            self.most[op.bits] = 1
-
-    def inputs(self, op: bnn.Op) -> None:
-        values = self.model.values
-        for what, ref in (("input", op.input), ("residual", op.residual)):
-            self.require(ref is None or ref in self.most, f"{what} {ref} is not written yet")
-        kind = values[op.input].kind
-        if op.kind == "conv":
-            self.require(kind == ("u8" if op.input == 0 else "i16"), f"cannot read a value of kind {kind}")
-        else:
-            expected = "bits" if op.kind == "bconv" else "i16"
-            self.require(kind == expected, f"reads a value of kind {kind}, expected {expected}")
-        if op.residual is not None:
-            kind = values[op.residual].kind
-            self.require(kind in ("i16", "i32"), f"the residual is of kind {kind}, expected i16 or i32")
-
-    def tensors(self, op: bnn.Op) -> int:
-        """Checks presence, dtype and shape; returns the number of output channels."""
-        c, h, w = self.model.values[op.input].shape
-        refs = {name: getattr(op, name) for name in ("weight", "scale", "offset", "shift", "slope")}
-        expected: dict[str, tuple[str, ...]] = {name: (dtype,) for name, dtype in _CONSTANTS[op.kind].items()}
-        if op.kind in ("bconv", "conv", "linear"):
-            expected["weight"] = ("bits",) if op.kind == "bconv" else ("i16", "i8")
-        if op.act == "prelu":
-            expected["slope"] = ("i16",)
-        for name, ref in refs.items():
-            fault = "is missing" if ref is None else "has no place here"
-            self.require((ref is not None) == (name in expected), f"{name} {fault}")
-        channels = c + sum(op.channels)
-        if op.weight is not None:
-            shape = self.model.tensors[op.weight].shape
-            tail = (h * w * c,) if op.kind == "linear" else (*op.window, c)
-            self.require(shape[1:] == tail, f"weight has shape {shape}, expected {tail} after the first dimension")
-            channels = shape[0]
-        for name, dtypes in expected.items():
-            tensor = self.model.tensors[refs[name]]
-            self.require(tensor.dtype in dtypes, f"{name} is {tensor.dtype}, expected {' or '.join(dtypes)}")
-            length = 1 if (op.kind, name) == ("linear", "scale") else channels
-            self.require(name == "weight" or tensor.shape == (length,), f"{name} has shape {tensor.shape}")
-        if op.kind == "linear":
-            scale = self.model.tensors[refs["scale"]].array[0]
-            self.require(np.isfinite(scale) and scale > 0, f"scale is {scale}, expected a positive number")
-        return channels
-
-    def outputs(self, op: bnn.Op, channels: int) -> bool:
-        """Checks kinds and shapes of what is written; returns whether that is an i32."""
-        _, h, w = self.model.values[op.input].shape
-        if op.kind == "linear":
-            h = w = 1
-        if op.kind in _WINDOWED:
-            sides = zip((h, w), op.window, op.stride, op.pad)
-            self.require(all(k > 0 and s > 0 and k <= n + 2 * p for n, k, s, p in sides), "its window does not fit")
-            h, w = ((n + 2 * p - k) // s + 1 for n, k, s, p in zip((h, w), op.window, op.stride, op.pad))
-        kinds = {ref: self.model.values[ref].kind for ref in (op.out, op.bits) if ref is not None}
-        self.require(kinds, "writes nothing")
-        for ref in kinds:
-            self.require(ref not in self.most, f"value {ref} is written twice")
-        for ref in (*kinds, *([] if op.residual is None else [op.residual])):
-            shape = self.model.values[ref].shape
-            self.require(shape == (channels, h, w), f"value {ref} has shape {shape}, expected {(channels, h, w)}")
-        self.require(op.bits is None or kinds[op.bits] == "bits", "writes bits to a value of another kind")
-        if op.out is None:
-            return False
-        kind, plain = kinds[op.out], op.residual is None and op.act == "none" and op.bits is None
-        if op.kind == "linear":
-            self.require(kind == "f32" and plain, "linear writes f32 logits and has no residual, activation or bits")
-        elif kind == "i32":
-            self.require(op.kind == "conv" and op.input != 0, f"{op.kind} cannot write an i32")
-            self.require(plain, "writes an i32 and so has no residual, activation or bits")
-        else:
-            self.require(kind == "i16", f"writes a value of kind {kind}, expected i16")
-        return kind == "i32"
-
-    def largest(self, op: bnn.Op) -> int:
-        """The largest |q| of any channel."""
-        if op.shift is None:
-            return 32768
-        shift, offset = _array(self.model, op.shift), np.abs(_array(self.model, op.offset))
-        most = MAX_WIDE_SHIFT if op.kind in ("linear", "avgpool") else MAX_SHIFT
-        self.require(shift.max() <= most, f"shift is {shift.max()}, allowed are 0 to {most}")
-        if op.kind == "linear":
-            sums = np.abs(_array(self.model, op.weight)).sum(axis=1)
-            return self.fits(((32768 * sums) >> shift) + 1 + offset)
-        if op.kind == "avgpool":
-            taps = op.window[0] * op.window[1]
-            self.require(taps <= MAX_TAPS, f"has {taps} taps, allowed are {MAX_TAPS}")
-            sums = 32768 * taps * np.abs(_array(self.model, op.scale)) + offset
-            return self.fits(_shifted(sums, shift) + 32768)
-        if op.kind == "bconv":
-            scale = _array(self.model, op.scale)
-            self.require(scale.min() >= 0, f"scale is {scale.min()}, expected 0 or more")
-            taps = op.window[0] * op.window[1] * self.model.values[op.input].c
-            sums = scale * taps + offset
-        else:
-            weight = np.abs(_weight(self.model, op))
-            sums = self.most[op.input] * weight.sum(axis=(1, 2, 3)) + offset
-            if op.input == 0:
-                zeros = (weight * np.abs(zero_points(self.model))).sum(axis=(1, 2, 3))
-                sums += -(-zeros // 256) + 1
-        self.fits(sums)
-        return int(_shifted(sums, shift).max())
-
-    def fits(self, sums: np.ndarray) -> int:
-        worst = int(np.argmax(sums))
-        self.require(sums[worst] <= INT32, f"channel {worst} may reach {sums[worst]}, which 32 bits do not hold")
-        return int(sums[worst])
+def exp(x: np.ndarray) -> np.ndarray:
+    """e(x) of docs/format.md, float64."""
+    x = np.clip(np.asarray(x, np.float64), -745.0, 709.0)
+    k = np.floor(x * 1.4426950408889634 + 0.5)
+    r = (x - k * 0.693147180369123816490) - k * 1.90821492927058770002e-10
+    p = np.full_like(r, 1.0 / math.factorial(13))
+    for n in range(12, -1, -1):
+        p = p * r + 1.0 / math.factorial(n)
+    a = np.floor(k / 2)
+    return np.ldexp(np.ldexp(p, a.astype(np.int32)), (k - a).astype(np.int32))
 
 
-def _shifted(sums: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """The largest |a >> shift| of |a| <= sums: floor makes negative numbers larger in size."""
-    return -(-sums >> shift)
+def log(s: np.ndarray) -> np.ndarray:
+    """ln(s) of docs/format.md for s >= 1, float64."""
+    m, k = np.frexp(np.asarray(s, np.float64))  # 0.5 <= m < 1
+    low = m < 0.75
+    m, k = np.where(low, 2 * m, m), np.where(low, k - 1, k)
+    t = (m - 1) / (m + 1)
+    z = t * t
+    h = np.full_like(z, 1.0 / 41)
+    for i in range(19, -1, -1):
+        h = h * z + 1.0 / (2 * i + 1)
+    return k * 0.6931471805599453 + 2 * t * h

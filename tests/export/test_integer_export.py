@@ -15,7 +15,7 @@ from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 from ovsw.export import ExportError, ExportOptions, export
 from ovsw.export.cli import main
-from ovsw.export.passes.quantize import TOP, NotIntegerError
+from ovsw.export.passes.scales import TOP, NotIntegerError
 from ovsw.nn import create
 
 from support import DATA, oracle, shared

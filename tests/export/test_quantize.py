@@ -17,7 +17,8 @@ from ovsw.export import ir
 from ovsw.export.passes.fuse import Fused
 from ovsw.export.passes.lower import Lowered, lower
 from ovsw.export.passes.pack import pack
-from ovsw.export.passes.quantize import TOP, quantize
+from ovsw.export.passes.quantize import quantize
+from ovsw.export.passes.scales import TOP
 from ovsw.image import load_pixels
 
 from support import ROOT, oracle

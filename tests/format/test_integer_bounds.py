@@ -11,7 +11,8 @@ import pytest
 from ovsw import Engine, numerics
 from ovsw import format as bnn
 
-from support.integers import INT32, Edit, naive, set_kind, small
+from support.integers import INT32, Edit, set_kind, small
+from support.naive import naive
 
 
 def put(op: int, name: str, value: Any, index: int = 0) -> Edit:

@@ -9,7 +9,8 @@ from ovsw import Engine, numerics
 from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 
-from support.integers import SEEDS, naive, random_model, small
+from support.integers import SEEDS, random_model, small
+from support.naive import naive
 
 
 def test_simulation_is_the_naive_reading() -> None:
@@ -26,9 +27,9 @@ def test_simulation_is_the_naive_reading() -> None:
         kinds.update((op.kind, None if op.out is None else model.values[op.out].kind) for op in model.ops)
         kinds.update((op.kind, "prelu") for op in model.ops if op.act == "prelu")
         spread += any(len(np.unique(v)) > 20 for i, v in found.items() if i)
-    assert {kind for kind, _ in kinds} == set(bnn.OP_KINDS)
+    assert {kind for kind, _ in kinds} == set(FIRST)
     assert ("conv", "i32") in kinds
-    assert {kind for kind, what in kinds if what == "prelu"} == set(bnn.OP_KINDS) - {"linear"}
+    assert {kind for kind, what in kinds if what == "prelu"} == set(FIRST) - {"linear"}
     assert spread > len(SEEDS) // 3  # not all saturated
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from ovsw import format as bnn
+
+Check = Callable[[np.ndarray], None]
 
 
 class InexactError(Exception):
@@ -36,79 +40,223 @@ def signs(tensor: bnn.Tensor) -> np.ndarray:
     return np.array(flat, np.float64).reshape(tensor.shape)
 
 
-def window(op: bnn.Op, x: np.ndarray) -> tuple[int, int, Callable[[int, int], list[tuple[int, int, np.ndarray]]]]:
-    """The rows and columns of the result, and for each of its pixels the taps inside: (i, j, channels there)."""
-    (h, w, _), (kh, kw), (sh, sw), (ph, pw) = x.shape, op.window, op.stride, op.pad
+@dataclass
+class Evaluation:
+    """What a model gives for one image.
 
-    def taps(y0: int, x0: int) -> list[tuple[int, int, np.ndarray]]:
-        at = ((i, j, y0 * sh + i - ph, x0 * sw + j - pw) for i in range(kh) for j in range(kw))
-        return [(i, j, x[r, s]) for i, j, r, s in at if 0 <= r < h and 0 <= s < w]
-
-    return (h + 2 * ph - kh) // sh + 1, (w + 2 * pw - kw) // sw + 1, taps
-
-
-def core(model: bnn.Model, op: bnn.Op, x: np.ndarray, check: Callable[[np.ndarray], None]) -> np.ndarray:
-    """The core of an op, float64 (rows, columns, channels), from its input (the same, of float32 numbers or signs)."""
-    x = x.astype(np.float64)
-    if op.kind == "eltwise":
-        return x
-    if op.kind == "channel_pad":
-        return np.pad(x, ((0, 0), (0, 0), op.channels))
-    if op.kind == "linear":
-        weight = model.tensors[op.weight or 0].array.astype(np.float64)
-        products = weight * x.reshape(-1)
-        for row in products:
-            check(row)
-        return products.sum(axis=1).reshape(1, 1, -1)
-
-    height, width, taps = window(op, x)
-    result = np.zeros((height, width, model.tensors[op.weight].shape[0] if op.weight is not None else x.shape[2]))
-    if op.kind in ("bconv", "conv"):
-        tensor = model.tensors[op.weight or 0]
-        weight = signs(tensor) if op.kind == "bconv" else tensor.array.astype(np.float64)
-    for y, z in itertools.product(range(height), range(width)):
-        inside = taps(y, z)
-        if op.kind == "maxpool":
-            result[y, z] = np.max([pixel for _, _, pixel in inside], axis=0)
-        elif op.kind == "avgpool":
-            total = np.sum([pixel for _, _, pixel in inside], axis=0)
-            result[y, z] = total / (op.window[0] * op.window[1])
-        else:
-            products = np.concatenate([weight[:, i, j] * pixel for i, j, pixel in inside], axis=1)
-            if op.kind == "conv":
-                for row in products:
-                    check(row)
-            result[y, z] = products.sum(axis=1)
-    return result
-
-
-def evaluate(
-    model: bnn.Model, image: np.ndarray, check: Callable[[np.ndarray], None] = check_exact
-) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """The output of a model for float32 values (channels, rows, columns), and all values (rows, columns, channels).
-
-    `check` sees the products of each sum of a conv or linear.
+    `outputs` are as from `Engine.run`; `values` are all maps, (rows, columns, channels). `margin` is the smallest
+    distance of a number from the threshold that decides its sign, or from 0 before a step, in units of the map's size;
+    only where the number depends on the order of some sum. What is nearer than a rounding error may come out either way.
     """
-    values = {0: image.transpose(1, 2, 0).astype(np.float32)}
+
+    outputs: Any
+    values: dict[int, np.ndarray]
+    margin: float = np.inf
+    rounded: set[int] = field(default_factory=set)
+
+    def decide(self, v: np.ndarray, threshold: np.ndarray | float) -> None:
+        size = max(1.0, float(np.abs(v).max()))
+        self.margin = min(self.margin, float(np.abs(v - threshold).min()) / size)
+
+
+def evaluate(model: bnn.Model, image: np.ndarray, check: Check = check_exact) -> Evaluation:
+    """Runs a model on float32 values (channels, rows, columns); `check` sees the products of each sum of a conv or
+    linear.
+    """
+    found = Evaluation(None, {0: image.transpose(1, 2, 0).astype(np.float32)})
+    values = found.values
     for op in model.ops:
-        t = core(model, op, values[op.input], check)
-        if op.scale is not None and op.offset is not None:
-            t = t * model.tensors[op.scale].array + model.tensors[op.offset].array
-        if op.residual is not None:
-            t = t + values[op.residual].astype(np.float64)
-        v = t.astype(np.float32)
-        if op.act == "clamp":
-            v = np.minimum(np.maximum(v, np.float32(op.clamp[0])), np.float32(op.clamp[1]))
-        elif op.act == "prelu":
-            v = np.where(v >= 0, v, v * model.tensors[op.slope or 0].array)
+        other = None if op.residual is None else values[op.residual].astype(np.float64)
+        rounds = op.kind in ("conv", "linear", "softmax", "log_softmax") or op.act == "sigmoid"
+        rounds |= op.input in found.rounded or op.residual in found.rounded
+        v = affine(model, op, values[op.input].astype(np.float64), other, check).astype(np.float32)
+        if op.act == "step" and rounds:
+            found.decide(v, 0.0)
+        v = activation(model, op, v)
         shape = (v.shape[2], v.shape[0], v.shape[1])
+        threshold = model.tensors[op.threshold].array if op.threshold is not None else np.float32(0)
+        if op.bits is not None:
+            assert model.values[op.bits] == bnn.Value("bits", *shape)
+            values[op.bits] = np.where(v >= threshold, 1, -1)
+            if rounds and op.act != "step":
+                found.decide(v, threshold)
         if op.out is not None:
             assert model.values[op.out] == bnn.Value("f32", *shape)
             values[op.out] = v
-        if op.bits is not None:
-            assert model.values[op.bits] == bnn.Value("bits", *shape)
-            values[op.bits] = np.where(v >= 0, 1, -1)
-    return values[model.output].reshape(-1), values
+            found.rounded |= {op.out} if rounds else set()
+    results = [values[i] for i in model.outputs]
+    shaped = [v.reshape(-1) if v.shape[:2] == (1, 1) else v.transpose(2, 0, 1) for v in results]
+    found.outputs = tuple(shaped) if model.more_outputs else shaped[0]
+    return found
+
+
+def affine(model: bnn.Model, op: bnn.Op, x: np.ndarray, other: np.ndarray | None, check: Check) -> np.ndarray:
+    """t of an op, float64 (rows, columns, channels), from its input (the same, of float32 numbers or signs)."""
+    if op.kind in ("softmax", "log_softmax"):
+        return softmax(op, x)
+    t = CORES[op.kind](model, op, x, other, check)
+    if op.scale is not None and op.offset is not None:
+        scale = model.tensors[op.scale].array
+        if scale.ndim == 2:
+            ones = np.ones(model.tensors[op.weight or 0].shape)
+            t = scale[0] * t + scale[1] * slide(op, x, ones, np.float32(op.pad_value), check=None)
+        else:
+            t = scale * t
+        t = t + model.tensors[op.offset].array
+    return t if other is None or op.kind in ("mul", "concat") else t + other
+
+
+def activation(model: bnn.Model, op: bnn.Op, u: np.ndarray) -> np.ndarray:
+    lo, hi = (np.float32(n) for n in op.clamp)
+    if op.act == "clamp":
+        return np.minimum(np.maximum(u, lo), hi)
+    if op.act == "step":
+        return np.where(u >= 0, hi, lo)
+    if op.act == "sigmoid":
+        with np.errstate(over="ignore"):
+            return (1 / (1 + np.exp(-u.astype(np.float64)))).astype(np.float32)
+    if op.act == "prelu":
+        slope = model.tensors[op.slope or 0].array
+        below, above = slope if slope.ndim == 2 else (slope, np.float32(1))
+        return np.where(u >= 0, u * above, u * below)
+    return u
+
+
+# --- cores -----------------------------------------------------------------------------------------------------------
+
+
+def taps(op: bnn.Op, y: int, x: int) -> Iterator[tuple[int, int, int, int]]:
+    """All taps of a window: (i, j) in it, and row and column in the map."""
+    for i, j in itertools.product(range(op.window[0]), range(op.window[1])):
+        row = y * op.stride[0] + i * op.dilation[0] - op.pad[0]
+        yield i, j, row, x * op.stride[1] + j * op.dilation[1] - op.pad[1]
+
+
+def windows(op: bnn.Op, x: np.ndarray) -> tuple[int, int]:
+    """How many fit into the rows and columns: counted, not divided."""
+    counts = []
+    for n, k, s, p, d in zip(x.shape[:2], op.window, op.stride, op.pad, op.dilation):
+        last = n + p - ((k - 1) * d + 1)  # the last row on which one may start
+        starts = [at for at in range(-p, n + 2 * p + s, s) if at <= last]
+        if op.ceil and starts[-1] < last and starts[-1] + s < n:
+            starts.append(starts[-1] + s)
+        counts.append(len(starts))
+    return counts[0], counts[1]
+
+
+def slide(op: bnn.Op, x: np.ndarray, weight: np.ndarray, pad_value: float, check: Check | None) -> np.ndarray:
+    """A convolution; what is outside is `pad_value`."""
+    height, width = windows(op, x)
+    per_group = weight.shape[3]
+    groups = x.shape[2] // per_group
+    of_group = len(weight) // groups
+    result = np.zeros((height, width, len(weight)))
+    for y, z, g in itertools.product(range(height), range(width), range(groups)):
+        rows = weight[g * of_group : (g + 1) * of_group]
+        products, outside = [np.zeros((of_group, 1))], np.zeros(of_group)
+        for i, j, r, s in taps(op, y, z):
+            if 0 <= r < x.shape[0] and 0 <= s < x.shape[1]:
+                products.append(rows[:, i, j] * x[r, s, g * per_group : (g + 1) * per_group])
+            else:
+                outside += rows[:, i, j].sum(axis=1)
+        inside = np.concatenate(products, axis=1)
+        if check is not None:
+            for row in inside:
+                check(row)
+        result[y, z, g * of_group : (g + 1) * of_group] = inside.sum(axis=1) + pad_value * outside
+    return result
+
+
+def bconv(model: bnn.Model, op: bnn.Op, x: np.ndarray, other: np.ndarray | None, check: Check) -> np.ndarray:
+    return slide(op, x, signs(model.tensors[op.weight or 0]), np.float64(np.float32(op.pad_value)), check=None)
+
+
+def conv(model: bnn.Model, op: bnn.Op, x: np.ndarray, other: np.ndarray | None, check: Check) -> np.ndarray:
+    return slide(op, x, model.tensors[op.weight or 0].array.astype(np.float64), 0.0, check)
+
+
+def linear(model: bnn.Model, op: bnn.Op, x: np.ndarray, other: np.ndarray | None, check: Check) -> np.ndarray:
+    products = model.tensors[op.weight or 0].array.astype(np.float64) * x.reshape(-1)
+    for row in products:
+        check(row)
+    return products.sum(axis=1).reshape(1, 1, -1)
+
+
+def pool(model: bnn.Model, op: bnn.Op, x: np.ndarray, other: np.ndarray | None, check: Check) -> np.ndarray:
+    height, width = windows(op, x)
+    result = np.zeros((height, width, x.shape[2]))
+    (h, w), (ph, pw) = x.shape[:2], (0, 0) if op.exclude_pad else op.pad
+    for y, z in itertools.product(range(height), range(width)):
+        at = [(r, s) for _, _, r, s in taps(op, y, z)]
+        inside = [x[r, s] for r, s in at if 0 <= r < h and 0 <= s < w]
+        if op.kind == "maxpool":
+            result[y, z] = np.max(inside, axis=0)
+        else:
+            n = sum(-ph <= r < h + ph and -pw <= s < w + pw for r, s in at)
+            result[y, z] = np.sum(inside, axis=0) / n
+    return result
+
+
+def channel_pad(model: bnn.Model, op: bnn.Op, x: np.ndarray, other: np.ndarray | None, check: Check) -> np.ndarray:
+    return np.pad(x, ((0, 0), (0, 0), op.channels))
+
+
+def pointwise(model: bnn.Model, op: bnn.Op, x: np.ndarray, other: np.ndarray | None, check: Check) -> np.ndarray:
+    if op.kind == "eltwise":
+        return x
+    assert other is not None
+    return x * other if op.kind == "mul" else np.concatenate([x, other], axis=2)
+
+
+def gather(model: bnn.Model, op: bnn.Op, x: np.ndarray, other: np.ndarray | None, check: Check) -> np.ndarray:
+    channels, height, width = model.values[written(op)].shape
+    index = model.tensors[op.weight or 0].array.tolist()
+    result = np.full((height, width, channels), np.float32(op.pad_value), np.float64)
+    for y, z, c in itertools.product(range(height), range(width), range(channels)):
+        at = (index[channels + y], index[channels + height + z], index[c])
+        if -1 not in at:
+            result[y, z, c] = x[at]
+    return result
+
+
+def bilinear(model: bnn.Model, op: bnn.Op, x: np.ndarray, other: np.ndarray | None, check: Check) -> np.ndarray:
+    _, height, width = model.values[written(op)].shape
+    table = model.tensors[op.weight or 0].array.reshape(-1, 2).tolist()
+    more = np.pad(x, ((0, 1), (0, 1), (0, 0)))
+    result = np.zeros((height, width, x.shape[2]))
+    for y, z in itertools.product(range(height), range(width)):
+        (r, fy), (s, fx) = table[y], table[height + z]
+        fy, fx = fy / 2**30, fx / 2**30
+        top = (1 - fx) * more[r, s] + fx * more[r, s + 1]
+        result[y, z] = (1 - fy) * top + fy * ((1 - fx) * more[r + 1, s] + fx * more[r + 1, s + 1])
+    return result
+
+
+def softmax(op: bnn.Op, x: np.ndarray) -> np.ndarray:
+    below = x - x.max(axis=2, keepdims=True)
+    total = np.exp(below).sum(axis=2, keepdims=True)
+    return np.exp(below) / total if op.kind == "softmax" else below - np.log(total)
+
+
+def written(op: bnn.Op) -> int:
+    ref = op.bits if op.out is None else op.out
+    assert ref is not None
+    return ref
+
+
+CORES = {
+    "bconv": bconv,
+    "conv": conv,
+    "linear": linear,
+    "maxpool": pool,
+    "avgpool": pool,
+    "channel_pad": channel_pad,
+    "eltwise": pointwise,
+    "mul": pointwise,
+    "concat": pointwise,
+    "gather": gather,
+    "bilinear": bilinear,
+}
 
 
 def normalised(model: bnn.Model, pixels: np.ndarray) -> np.ndarray:

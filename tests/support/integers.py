@@ -1,12 +1,8 @@
-"""Integer models for tests, small and random ones, and `naive`: a second reading of docs/numerics.md.
-
-It takes one element at a time, in Python's integers.
-"""
+"""Integer models for tests: a small one, and random ones of the first seven ops with constants up to their bounds."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -14,88 +10,11 @@ from typing import Any
 import numpy as np
 
 from ovsw import format as bnn
-from ovsw import numerics
+from ovsw.bounds import Checker
 
 from support.models import draw_window
 
 INT32 = 2**31 - 1
-
-
-def naive(model: bnn.Model, image: np.ndarray) -> dict[int, Any]:
-    """All values of a small model as nested lists [row][column][channel] of Python integers (and float32 logits)."""
-    mean = model.tensors[model.mean].array.tolist()
-    zero = [int(np.floor(m * 65280 + 0.5)) for m in mean]
-    values: dict[int, Any] = {0: image.tolist()}
-
-    def numbers(ref: int | None) -> Any:
-        return None if ref is None else model.tensors[ref].array.tolist()
-
-    for op in model.ops:
-        x = values[op.input]
-        h, w, channels = len(x), len(x[0]), len(x[0][0])
-        scale, offset, shift = numbers(op.scale), numbers(op.offset), numbers(op.shift)
-        if op.kind == "linear":
-            flat = [n for row in x for pixel in row for n in pixel]
-            logits = []
-            for k, row in enumerate(numbers(op.weight)):
-                y = sum(a * b for a, b in zip(row, flat))
-                q = ((y + (2 ** (shift[k] - 1) if shift[k] else 0)) >> shift[k]) + offset[k]
-                logits.append(np.float32(q) * np.float32(scale[0]))
-            values[op.out or 0] = [[logits]]
-            continue
-        out_h = (h + 2 * op.pad[0] - op.window[0]) // op.stride[0] + 1
-        out_w = (w + 2 * op.pad[1] - op.window[1]) // op.stride[1] + 1
-        weight: Any = None
-        if op.weight is not None:
-            tensor = model.tensors[op.weight]
-            weight = tensor.array.tolist()
-            if op.kind == "bconv":
-                weight = (np.where(bnn.unpack_bits(tensor.array, channels), 1, -1)).tolist()
-            elif op.input == 0 and tensor.dtype == "i8":
-                weight = (tensor.array.astype(int) * 256).tolist()
-        out = len(weight) if weight else channels + sum(op.channels)
-        lo, hi = op.clamp if op.act == "clamp" else (-32768, 32767)
-        stored, bits = [], []
-        for y0, x0 in itertools.product(range(out_h), range(out_w)):
-            taps = []
-            for i, j in itertools.product(range(op.window[0]), range(op.window[1])):
-                r, s = y0 * op.stride[0] + i - op.pad[0], x0 * op.stride[1] + j - op.pad[1]
-                if 0 <= r < h and 0 <= s < w:
-                    taps.append((i, j, x[r][s]))
-            pixel = []
-            for k in range(out):
-                if op.kind == "eltwise":
-                    q = taps[0][2][k]
-                elif op.kind == "channel_pad":
-                    c = k - op.channels[0]
-                    q = taps[0][2][c] if 0 <= c < channels else 0
-                elif op.kind == "maxpool":
-                    q = max(tap[k] for _, _, tap in taps)
-                elif op.kind == "avgpool":
-                    q = (scale[k] * sum(tap[k] for _, _, tap in taps) + offset[k]) >> shift[k]
-                elif op.kind == "bconv":
-                    signs = ((i, j, [1 if n else -1 for n in tap]) for i, j, tap in taps)
-                    dot = sum(a * b for i, j, tap in signs for a, b in zip(weight[k][i][j], tap))
-                    q = (scale[k] * dot + offset[k]) >> shift[k]
-                else:
-                    dot = sum(a * b for i, j, tap in taps for a, b in zip(weight[k][i][j], tap))
-                    if op.input == 0:
-                        dot -= (sum(a * b for i, j, _ in taps for a, b in zip(weight[k][i][j], zero)) + 128) >> 8
-                    q = (dot + offset[k]) >> shift[k]
-                pixel.append(q)
-            if op.out is None or model.values[op.out].kind != "i32":
-                if op.residual is not None:
-                    pixel = [q + r for q, r in zip(pixel, values[op.residual][y0][x0])]
-                pixel = [int(min(max(q, lo), hi)) for q in pixel]
-                if op.act == "prelu":
-                    scaled = [(2 * v + 1) * a // 2**15 for v, a in zip(pixel, numbers(op.slope))]
-                    pixel = [v if v >= 0 else min(max(s, -32768), 32767) for v, s in zip(pixel, scaled)]
-            stored.append(pixel)
-            bits.append([v >= 0 for v in pixel])
-        for ref, flat_values in ((op.out, stored), (op.bits, bits)):
-            if ref is not None:
-                values[ref] = [flat_values[row * out_w : (row + 1) * out_w] for row in range(out_h)]
-    return values
 
 
 class RandomModel:
@@ -112,7 +31,7 @@ class RandomModel:
         self.most = {0: 255}
         self.add("conv")
         for _ in range(rng.randint(1, 6)):
-            kinds = [k for k in bnn.OP_KINDS if k != "linear" and self.sources(k)]
+            kinds = [k for k in list(bnn.OP_KINDS)[:7] if k != "linear" and self.sources(k)]
             self.add(rng.choice(kinds))
         if not self.sources("linear"):
             self.add("conv", force_map=True)
@@ -196,7 +115,7 @@ class RandomModel:
             divide = min(divide, 1 << 15)
 
     def is_legal(self) -> bool:
-        checker = numerics._Checker(self.model)
+        checker = Checker(self.model)
         try:
             for i, op in enumerate(self.model.ops):
                 checker.op(i, op)

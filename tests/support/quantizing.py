@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from ovsw import format as bnn
 from ovsw import numerics
 from ovsw.export.frontend.torch_module import trace
-from ovsw.export.passes import build, fused
-from ovsw.export.passes.fuse import Fused
+from ovsw.export.passes import build, legalized
+from ovsw.export.passes.fuse import Fused, fuse
 from ovsw.nn import BinaryConv2d, create
 
 from support import oracle
@@ -24,7 +24,7 @@ R20 = "cResNet20_1w1a"
 
 
 def integer_ops(model: nn.Module, shape: tuple[int, int, int]) -> list[Fused]:
-    return fused(trace(model.eval(), shape), "integer")
+    return fuse(legalized(trace(model.eval(), shape), "integer"))
 
 
 def integer_model(

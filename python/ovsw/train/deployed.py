@@ -21,9 +21,8 @@ from torch import Tensor, fx, nn
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend.torch_module import converted, in_eval, recorded, unwrapped
-from ovsw.export.passes.fold import fold
+from ovsw.export.passes import legalized
 from ovsw.export.passes.fuse import fuse
-from ovsw.export.passes.legalize import legalize
 from ovsw.export.passes.lower import Lowered
 from ovsw.export.passes.quantize import WIDTHS, quantize
 from ovsw.export.validate import validate
@@ -114,7 +113,7 @@ class Deployed:
         """
         graph, nodes = converted(self.calls)
         validate(graph, zero_weights="plus")
-        legal = legalize(fold(graph), "integer")
+        legal = legalized(graph, "integer")
         ops, _ = quantize(fuse(legal), self.spec.mean, self.spec.std, self.weights, self.stem)
         waiting = {op.fused.value: op for op in ops}
         anchors = {}

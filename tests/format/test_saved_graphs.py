@@ -1,0 +1,71 @@
+"""A hundred random models by their seeds, so that they also run where there is no hypothesis: on emulated ARM CPUs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ovsw import format as bnn
+from ovsw import numerics
+
+from support.agreement import check_float, check_integer
+from support.graphs import FLOAT, INTEGER, features, model_of
+from support.models import same_model
+from support.naive import naive
+
+SEEDS = range(50)  # of each numerics
+
+
+def test_engine_gives_the_bits_of_the_simulation(isa: str) -> None:
+    for seed in SEEDS:
+        model, images = model_of(seed, INTEGER)
+        try:
+            check_integer(model, images, [isa])
+        except (AssertionError, ValueError) as e:
+            raise AssertionError(f"seed {seed}: {e}") from e
+
+
+def test_engine_gives_what_the_text_says(isa: str) -> None:
+    compared = 0
+    for seed in SEEDS:
+        model, images = model_of(seed, FLOAT)
+        try:
+            compared += check_float(model, images[0], [isa])
+        except (AssertionError, ValueError) as e:
+            raise AssertionError(f"seed {seed}: {e}") from e
+    assert compared > 0.8 * len(SEEDS)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_simulation_is_the_naive_reading(seed: int) -> None:
+    model, images = model_of(seed, INTEGER)
+    found = numerics.simulate_values(model, images)
+    for n, image in enumerate(images):
+        for i, expected in naive(model, image).items():
+            written = [op.name for op in model.ops if i in (op.out, op.bits)]
+            assert found[i][n].tolist() == np.array(expected).tolist(), (i, written)
+
+
+@pytest.mark.parametrize("numerics_of", [FLOAT, INTEGER])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_round_trip(seed: int, numerics_of: str) -> None:
+    model, _ = model_of(seed, numerics_of)
+    data = bnn.to_bytes(model)
+    assert same_model(bnn.from_bytes(data), model)
+    assert bnn.to_bytes(bnn.from_bytes(data)) == data
+
+
+def test_the_seeds_have_everything() -> None:
+    """Every op, activation and field, in both numerics where it has both."""
+    seen = {of: set().union(*(features(model_of(seed, of)[0]) for seed in SEEDS)) for of in (FLOAT, INTEGER)}
+    everywhere = {kind for kind in bnn.OP_KINDS if kind != "to_float"}
+    everywhere |= {"act none", "act clamp", "act prelu", "act step", "several outputs"}
+    everywhere |= {f"{kind} {what}" for kind in ("conv", "bconv") for what in ("groups", "depthwise", "dilation")}
+    everywhere |= {"bconv pad_value", "bconv broken pad_value", "bconv two rows of scale", "bconv two slopes"}
+    everywhere |= {"maxpool ceil", "maxpool dilation", "avgpool ceil", "avgpool padded", "avgpool exclude_pad"}
+    everywhere |= {"bconv threshold", "conv threshold", "eltwise threshold", "gather hole"}
+    everywhere |= {"bconv residual", "conv residual", "eltwise residual", "eltwise spread", "mul spread"}
+    assert everywhere - seen[FLOAT] == set()
+    assert everywhere - seen[INTEGER] == set()
+    assert "act sigmoid" in seen[FLOAT]
+    assert {"act table", "to_float", "bconv residual i32"} - seen[INTEGER] == set()
