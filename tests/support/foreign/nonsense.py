@@ -61,12 +61,12 @@ def real_weights_on_signs() -> Any:
     return body(binary, nn.Conv2d)
 
 
-@nonsense("depends on the input")
+@nonsense("condition", "image")
 def branch_on_the_input() -> Any:
     return After(lambda y: y if y.sum() > 0 else -y)
 
 
-@nonsense("depends on the input")
+@nonsense("condition", "image")
 def loop_on_the_input() -> Any:
     def until_small(x: Tensor) -> Tensor:
         while x.abs().max() > 1:
@@ -76,17 +76,17 @@ def loop_on_the_input() -> Any:
     return body(until_small)
 
 
-@nonsense("depends on the input")
+@nonsense("condition", "image")
 def item_of_the_input() -> Any:
     return body(lambda x: torch.sign(x - x.mean().item()))
 
 
-@nonsense("depends on the input")
+@nonsense("numpy", "image")
 def numpy_in_the_middle() -> Any:
     return body(lambda x: torch.from_numpy(x.detach().numpy()).sign())
 
 
-@nonsense("depends on the input")
+@nonsense("image", "select")
 def selected_by_the_input() -> Any:
     return After(lambda y: y[:, y[0] > 0])
 
