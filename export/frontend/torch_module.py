@@ -36,7 +36,7 @@ def source(model: nn.Module, spec: InputSpec, name: str, path: Path | None = Non
         _reference(model),
         spec,
         parameters=sum(p.numel() for n, p in model.named_parameters() if not n.endswith("scaling_factor")),
-        learned_scale=any(layer.scaling_factor is not None for layer in binary_layers(model).values()),
+        learned_scale=any(layer.learned_scale for layer in binary_layers(model).values()),
         path=path,
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,14 @@ from ovsw.export.passes.quantize import quantize
 from ovsw.export.passes.sink import sink
 
 
+class Built(NamedTuple):
+    """A model, warnings, and the ops whose scale was measured: what they store may saturate."""
+
+    model: bnn.Model
+    warnings: list[str]
+    measured: list[bnn.Op]
+
+
 def build(
     graph: ir.Graph,
     mean: Sequence[float],
@@ -32,8 +40,8 @@ def build(
     weights: str = "int16",
     stem: str | None = None,
     calibration: np.ndarray | None = None,
-) -> tuple[bnn.Model, list[str]]:
-    """The model of a valid graph in these numerics, and warnings; `weights` and `stem` as in `quantize`.
+) -> Built:
+    """The model of a valid graph in these numerics; `weights` and `stem` as in `quantize`.
 
     `calibration` are normalised images, float32 (n, channels, height, width), for the scales of what is not clamped.
     Raises NotIntegerError.
@@ -41,10 +49,11 @@ def build(
     legal = legalized(graph, numerics)
     ops = fuse(legal)
     if numerics == "float":
-        return pack(lower(ops), legal.outputs, mean, std, metadata, numerics), []
+        return Built(pack(lower(ops), legal.outputs, mean, std, metadata), [], [])
     ranges = None if calibration is None else partial(measured, legal, calibration)
     lowered, warnings = quantize(ops, mean, std, weights, stem, ranges)
-    return pack(lowered, legal.outputs, mean, std, metadata, numerics), warnings
+    model = pack(lowered, legal.outputs, mean, std, metadata, numerics)
+    return Built(model, warnings, [record for record, op in zip(model.ops, lowered) if op.measured])
 
 
 def legalized(graph: ir.Graph, numerics: str) -> ir.Graph:

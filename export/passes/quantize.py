@@ -140,7 +140,7 @@ class _Quantizer:
         The sum that the activation reads has `steps` and, usually a shift's, a `centre`.
         """
         centre = np.full(op.value.shape[0], 0.5) if centre is None else centre
-        lowered = Lowered(op, "i16", constants, steps=steps, centre=centre)
+        lowered = Lowered(op, "i16", constants, steps=steps, centre=centre, measured=self.scales.is_measured(op))
         known = _Map("i16", steps, centre, peak=peak)
         if op.act is not None and op.act.kind == "prelu":
             if (centre != 0.5).any():

@@ -55,7 +55,7 @@ struct Scratch {
 Scratch carve(const Shape& s, const Layout& l, void* scratch) {
   Scratch w{};
   Carver room(scratch);
-  w.map = room.take<std::uint8_t>(l.pitch * (s.in_h + 2 * s.pad_h) + 8);
+  w.map = room.take<std::uint8_t>(l.pitch * (s.in_h + 2 * s.pad_h));
   w.patches = room.take<std::uint8_t>(l.strip * l.stride);
   w.base = room.take<const std::int32_t*>(l.strip);
   w.mult = room.take<std::int32_t>(l.slabs * kSlab);
@@ -133,6 +133,18 @@ void prepare(const KernelArgs& args, const Layout& l, const Scratch& w, int row0
       ++*y;
     }
   }
+}
+
+// The ones of the patch that starts at `at` in the padded map.
+OVSW_INLINE std::int32_t count_patch(const Shape& s, const Layout& l, const std::uint8_t* at) {
+  Vec count = zero();
+  for (std::int64_t i = 0; i < l.row_bytes; i += 64) {
+    const auto mask = __mmask64(low_bits(l.row_bytes - i));
+    for (int ky = 0; ky < s.window_h; ++ky) {
+      count = add32(count, _mm512_popcnt_epi32(_mm512_maskz_loadu_epi8(mask, at + i + ky * l.pitch)));
+    }
+  }
+  return _mm512_reduce_add_epi32(count);
 }
 
 struct Weights {
@@ -222,7 +234,10 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
   for (std::int64_t first = begin; first < end; first += l.strip) {
     const std::int64_t last = end - first < l.strip ? end : first + l.strip;
     prepare(args, l, w, row0, int(last - first), &y, &x);
-    if (window) count_patches(s, l, w.map, begin, first, last, w.ones);
+    if (window) {
+      count_patches(s, l, w.map, begin, first, last, w.ones,
+                    [&](const std::uint8_t* at) OVSW_INLINE_LAMBDA { return count_patch(s, l, at); });
+    }
     for (int slab = first_slab; slab < last_slab; slab += 2) {
       if (last_slab - slab >= 2) {
         panel<2, E>(args, l, w, slab, first, last);

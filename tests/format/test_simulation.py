@@ -10,6 +10,7 @@ from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 
 from support.integers import SEEDS, random_model, small
+from support.models import FIRST
 from support.naive import naive
 
 

@@ -1,7 +1,7 @@
 """Random whole models over every op, activation and field of format 1.2, in both numerics, valid by construction.
 
-The shape of a model is drawn from a `random.Random`: a real one makes the model of a seed, hypothesis' own one a model that
-it can shrink. The contents of tensors and images come from numpy's generator, with a seed that is drawn too.
+The shape of a model is drawn from a `random.Random`: a real one makes the model of a seed, hypothesis' own one a model
+that it can shrink. The contents of tensors and images come from numpy's generator, with a seed that is drawn too.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Graph:
         return [i for i, v in same if v.c + c <= MOST_CHANNELS]
 
     def add(self, kind: str, plain: bool = False, beside: bnn.Op | None = None) -> None:
-        """Appends an op; `plain`: it writes a map of numbers and nothing else; `beside`: a shortcut, to which it adds."""
+        """Appends an op; `plain`: it writes numbers and nothing else; `beside`: a shortcut, to which it adds."""
         m, rng = self.model, self.rng
         source = rng.choice(self.inputs(kind)[-5:]) if beside is None else self.beside(beside, kind)
         op = bnn.Op(kind, f"{kind}{len(m.ops)}", source)

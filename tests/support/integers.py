@@ -12,13 +12,13 @@ import numpy as np
 from ovsw import format as bnn
 from ovsw.bounds import Checker
 
-from support.models import draw_window
+from support.models import FIRST, draw_window
 
 INT32 = 2**31 - 1
 
 
 class RandomModel:
-    """Small integer models with every kind of op; constants from harmless ones to the last bit of their bounds."""
+    """Small models with every op of format 1.0; constants from harmless ones to the last bit of their bounds."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -31,7 +31,7 @@ class RandomModel:
         self.most = {0: 255}
         self.add("conv")
         for _ in range(rng.randint(1, 6)):
-            kinds = [k for k in list(bnn.OP_KINDS)[:7] if k != "linear" and self.sources(k)]
+            kinds = [k for k in FIRST if k != "linear" and self.sources(k)]
             self.add(rng.choice(kinds))
         if not self.sources("linear"):
             self.add("conv", force_map=True)
