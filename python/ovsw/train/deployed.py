@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
-from ovsw.export.frontend.torch_module import converted, in_eval, recorded, unwrapped
+from ovsw.export.frontend.torch_module import unwrapped
 from ovsw.export.passes import legalized
 from ovsw.export.passes.fuse import fuse
 from ovsw.export.passes.lower import Lowered
@@ -29,6 +29,7 @@ from ovsw.export.validate import validate
 from ovsw.networks import InputSpec
 from ovsw.nn import BinaryConv2d
 from ovsw.train.augment import normalise
+from ovsw.train.calls import converted, in_eval, recorded
 from ovsw.train.integers import Integers, meaning, pixels, unknown
 
 _NORMS = nn.modules.batchnorm._BatchNorm
