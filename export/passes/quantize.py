@@ -49,6 +49,7 @@ class _Map:
     centre: np.ndarray  # per channel
     limit: int = _LIMIT
     peak: float = _LIMIT
+    from_zero: bool = False  # 0 is the lower end of a clamp and stands for 0 itself
 
 
 def quantize(
@@ -160,7 +161,7 @@ class _Quantizer:
                 lowered.act, lowered.clamp = "clamp", (lo, hi)
         if lowered.act == "clamp":
             lo, hi = (int(n) for n in lowered.clamp)
-            known = _Map("i16", steps, centre, max(abs(lo), abs(hi)), max(abs(lo + 0.5), abs(hi + 0.5)))
+            known = _Map("i16", steps, centre, max(abs(lo), abs(hi)), max(abs(lo + 0.5), abs(hi + 0.5)), lo == 0)
         lowered.steps, lowered.centre = known.steps, known.centre
         self.maps[op.value] = known
         self.binarised(op, lowered)
@@ -190,6 +191,8 @@ class _Quantizer:
         known = self.maps[op.value]
         wanted = 0.0 if op.sign.threshold is None else op.sign.threshold
         threshold = np.clip(np.ceil(wanted * known.steps - known.centre), -32768, 32767).astype(np.int64)
+        if known.from_zero:
+            threshold = np.where((threshold == 0) & (np.asarray(wanted) > 0), 1, threshold)
         if threshold.any():
             lowered.constants["threshold"] = ("i16", threshold)
 
@@ -363,8 +366,10 @@ class _Quantizer:
             return self.avgpool(op, op.core)
         lowered = self.stored(op, constants, source.steps, peak, centre)
         lowered.pad_value = empty
-        if op.act is None and op.residual is None and core is not None:
-            self.maps[op.value].limit = limit
+        if op.act is None and op.residual is None:
+            self.maps[op.value].from_zero = source.from_zero
+            if core is not None:
+                self.maps[op.value].limit = limit
         return lowered
 
     def to_float(self, op: Fused) -> Lowered:
