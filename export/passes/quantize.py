@@ -37,6 +37,7 @@ _KIND = {16: "i16", 8: "i8"}
 _FEW = 5  # fraction bits of what a classifier reads; fewer are reported
 _LIMIT = 32768  # the largest |x| of an i16 that is not clamped
 _NARROW = (-8192, 8191)  # what is clamped for a convolution that reads it
+_KEEPING = (ir.MaxPool, ir.ChannelPad, ir.Gather, ir.Concat)  # cores whose result is bounded as their input is
 _SLOPE = 1 << 14  # a slope of 1
 
 
@@ -155,7 +156,7 @@ class _Quantizer:
             middle = float(centre[0]) if (centre == centre[0]).all() else 0.5
             lo, hi = (int(np.clip(np.rint(n * steps - middle), -32768, 32767)) for n in (op.act.lo, op.act.hi))
             lowered.act, lowered.clamp = "clamp", self.narrowed(op, lo, hi)
-        elif not isinstance(op.core, HANDS_ON) or op.residual is not None:
+        elif not isinstance(op.core, _KEEPING) or op.residual is not None:
             lo, hi = self.narrowed(op, -32768, 32767)
             if (lo, hi) == _NARROW:
                 lowered.act, lowered.clamp = "clamp", (lo, hi)
@@ -368,7 +369,7 @@ class _Quantizer:
         lowered.pad_value = empty
         if op.act is None and op.residual is None:
             self.maps[op.value].from_zero = source.from_zero
-            if core is not None:
+            if isinstance(core, _KEEPING):
                 self.maps[op.value].limit = limit
         return lowered
 
