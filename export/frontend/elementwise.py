@@ -67,6 +67,13 @@ def _neg(low: Lowering, call: Call) -> ir.Node:
     return low.affine(call.where.name, low.node(call.args[0]), -1.0, 0.0)
 
 
+@handles("affine")
+def _affine(low: Lowering, call: Call) -> ir.Node:
+    """Not torch's: a value shifted to where a step is."""
+    x, scale, offset = call.args
+    return low.affine(f"{call.where.name}.shift", low.node(x), scale, offset)
+
+
 @handles("square", "pow")
 def _square(low: Lowering, call: Call) -> ir.Node:
     x, power = call.args[0], 2 if call.op == "square" else call.args[1]
@@ -160,7 +167,8 @@ def _softmax(low: Lowering, call: Call) -> ir.Node:
 def _batch_norm(low: Lowering, call: Call) -> ir.Node:
     x, weight, bias, mean, var = call.args[:5]
     plain = call.op == "_native_batch_norm_legit_no_training"
-    training, eps = (False, call.args[6]) if plain else (call.args[5], call.args[7])
+    known = plain or len(call.args) > 7  # otherwise it has no running statistics
+    training, eps = (False, call.args[6]) if plain else call.args[5:8:2] if known else (True, 0.0)
     if training or mean is None or var is None or any(is_value(t) for t in (weight, bias, mean, var)):
         raise RefusedError(
             "a norm by the statistics of the image itself (instance norm, or batch norm without running statistics or "

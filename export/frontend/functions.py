@@ -14,7 +14,7 @@ import torch
 
 from ovsw.export.frontend.lattice import COMPARISONS, ROUNDINGS, Piecewise
 from ovsw.export.frontend.recorder import Recording
-from ovsw.export.frontend.values import Arranged, Call, Value, array, is_value, names, per_channel
+from ovsw.export.frontend.values import ELEMENTWISE, Arranged, Call, Value, array, is_value, names, per_channel
 
 _INF = float("inf")
 _IDENTITY = Piecewise.line(1.0, 0.0)
@@ -35,6 +35,7 @@ _KEEPS_SIGN = names("erf silu gelu mish selu elu celu tanh atan asin sinh expm1 
 _NOT_NEGATIVE = names("abs relu sqrt square std var linalg_vector_norm norm exp sigmoid softplus rsqrt cosh")
 _KEEPS_BOUNDS = names("max_pool2d_with_indices amax amin max min mean adaptive_max_pool2d")
 _POOLS_MAX = names("max_pool2d_with_indices adaptive_max_pool2d")
+_BINARY = names("mul div maximum minimum heaviside copysign")
 _LOGIC = {
     "logical_and": np.logical_and,
     "logical_or": np.logical_or,
@@ -165,12 +166,12 @@ class Functions:
             return self._pooled(value)
         if op == "where":
             return self._chosen(value, *value.args[:3])
-        if len(value.args) > 1 and op in (*COMPARISONS, *_LOGIC, "mul", "maximum", "minimum", "heaviside"):
+        if len(value.args) > 1 and op in (*COMPARISONS, *_LOGIC, *_BINARY):
             return self._of_two(value, op, *value.args[:2])
         if not is_value(x) or x.shape != value.shape:
             return None
         source, f = self.of(x)
-        g = self._of_one(value, op, f)
+        g = self._ofone(value, op, f)
         return None if g is None else (source, g)
 
     def _of_sum(self, call: Call, total: _Sum) -> tuple[Value, Piecewise] | None:
@@ -186,7 +187,7 @@ class Functions:
             f = f + g.scaled(weight)
         return source, f
 
-    def _of_one(self, call: Call, op: str, f: Piecewise) -> Piecewise | None:
+    def _ofone(self, call: Call, op: str, f: Piecewise) -> Piecewise | None:
         """Operations on one value, with constants."""
         a = call.args
         if op in ("sign", "sgn"):
@@ -212,12 +213,13 @@ class Functions:
             return Piecewise.choice(outside, kept, Piecewise.line(0.0, 0.0))
         if op in ROUNDINGS or op == "fix":
             decimals = call.arg(1, "decimals", 0)
-            return None if decimals else f.rounded("trunc" if op == "fix" else op)
+            within = f.clamped(*self.bounds(call.args[0]))
+            return None if decimals else within.rounded("trunc" if op == "fix" else op)
         if op in ("logical_not", "bitwise_not"):
             return f.compared("eq", 0.0) if op == "logical_not" or call.dtype == torch.bool else None
         if op == "positive":
             return f
-        if f.is_step:
+        if f.is_step and op in ELEMENTWISE:
             return f.mapped(lambda levels: _evaluated(call, levels))
         return None
 
@@ -238,8 +240,10 @@ class Functions:
             result = f.of_levels(g, lambda a, b: _LOGIC[op](a, b).astype(float))
         elif op == "heaviside":
             result = Piecewise.choice(f.compared("eq", 0.0), g, f.compared("gt", 0.0))
-        elif op == "mul":
-            result = f.times(g)
+        elif op == "copysign":
+            result = g.compared("ge", 0.0).scaled(2.0, -1.0).times(f.bent(-1.0))
+        elif op in ("mul", "div"):
+            result = f.times(g) if op == "mul" else f.over(g)
         else:
             difference = f + g.scaled(-1.0)
             over = difference.bent(0.0)  # max(f, g) = g + relu(f - g)
@@ -377,7 +381,7 @@ class Functions:
         some = np.isfinite(t)  # elsewhere it is the lower level whatever x is
         scale, offset = some.astype(float), np.where(some, -np.where(some, t, 0.0), -1.0)
         shifted = self.call("affine", (source, scale, offset), source, value)
-        return Step(shifted, _one(f.offset[0]), _one(np.where(some, f.offset[1], f.offset[0])), _one(f.at[0]))
+        return Step(shifted, one(f.offset[0]), one(np.where(some, f.offset[1], f.offset[0])), one(f.at[0]))
 
     # Bounds.
 
@@ -458,7 +462,7 @@ def _at_zero(candidate: Value, f: Piecewise, line: Piecewise) -> Step | None:
     if (np.abs(there) > 1e-11 * (1.0 + np.abs(b))).any() or (np.isinf(t) & (a != 0)).any() or fixed.all():
         return None
     below, above = np.where(a < 0, f.offset[1], f.offset[0]), np.where(a < 0, f.offset[0], f.offset[1])
-    lo, hi, zero = (_one(v[~fixed]) for v in (below, above, f.at[0]))
+    lo, hi, zero = (one(v[~fixed]) for v in (below, above, f.at[0]))
     if fixed.any():  # there the sign of a constant has to give the level
         if lo.size > 1 or hi.size > 1:
             return None
@@ -472,7 +476,7 @@ def _rises(step: Step) -> bool:
     return bool((step.lo < step.hi).all())
 
 
-def _one(levels: np.ndarray) -> np.ndarray:
+def one(levels: np.ndarray) -> np.ndarray:
     """One number, if all channels have the same."""
     return levels[:1].copy() if levels.size and (levels == levels[0]).all() else np.array(levels)
 

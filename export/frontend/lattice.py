@@ -156,6 +156,19 @@ class Piecewise:
         slope = f.slope * g.offset + g.slope * f.offset
         return Piecewise(f.breaks, slope, f.offset * g.offset, f.at * g.at).simplified()
 
+    def over(self, other: Piecewise) -> Piecewise | None:
+        """The quotient, if it has only levels where the divisor is not constant. 0 / 0 counts as 0."""
+        f, g = _together(self, other)
+        real = _lengths(f.breaks) > 0
+        level = (g.slope == 0) & (g.offset != 0)
+        ratio = (g.slope != 0) & _near(f.slope * g.offset, f.offset * g.slope)
+        if (real & ~level & ~ratio).any() or ((g.at == 0) & (f.at != 0)).any():
+            return None
+        slope = np.where(level, f.slope, 0.0) / np.where(level, g.offset, 1.0)
+        offset = np.where(level, f.offset, f.slope) / np.where(level, g.offset, np.where(ratio, g.slope, 1.0))
+        at = np.where(g.at == 0, 0.0, f.at) / np.where(g.at == 0, 1.0, g.at)
+        return Piecewise(f.breaks, slope, offset, at).simplified()
+
     def of_levels(self, other: Piecewise, change: Callable[..., np.ndarray]) -> Piecewise | None:
         """Any function of two values that have only levels."""
         if not (self.is_step and other.is_step):

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend.values import (
+    ELEMENTWISE,
     ZERO,
     Arranged,
     Call,
@@ -46,7 +47,7 @@ _MOVES: dict[str, tuple[int, ...]] = {
         repeat_interleave reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
         replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
         _upsample_nearest_exact2d pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle im2col cat stack
-        constant_pad_nd index_fill zero view_copy tril triu _unsafe_view"""),
+        constant_pad_nd _unsafe_index index_fill zero view_copy tril triu _unsafe_view"""),
         (0,),
     ),
     **dict.fromkeys(names("slice_scatter select_scatter diagonal_scatter as_strided_scatter copy fill"), (0, 1)),
@@ -60,13 +61,6 @@ _MOVES: dict[str, tuple[int, ...]] = {
 }
 _FILLS = {"constant_pad_nd": (2, "value"), "index_fill": (3, "value")}  # where a number fills
 
-_ELEMENTWISE = names(
-    """abs add sub rsub mul div neg sign sgn relu relu6 hardtanh clamp clamp_min clamp_max leaky_relu _prelu_kernel
-    sigmoid tanh silu hardswish hardsigmoid gelu elu celu selu mish softplus erf erfc where masked_fill gt ge lt le eq
-    ne round floor ceil trunc fix frac pow square sqrt rsqrt reciprocal exp expm1 log log1p log2 sin cos atan asin sinh
-    maximum minimum fmax fmin heaviside logical_not logical_and logical_or logical_xor bitwise_not bitwise_and
-    bitwise_or bitwise_xor rrelu_with_noise hardshrink softshrink threshold positive"""
-)
 _SHAPE_ONLY = names("zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided")
 _READS_NUMBERS = {
     "_local_scalar_dense": "a number or a condition is taken from the image (.item(), float(), bool(), if, while)",
@@ -83,9 +77,8 @@ _LIBRARY = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).resolv
 
 @dataclass
 class Recording:
-    """What a network does with an image: the image itself, all calls in their order, and what it returns."""
+    """What a network does with an image: all calls in their order, and what it returns."""
 
-    image: Call
     calls: list[Call]
     outputs: list[Value]
     numbers: int  # of elements so far
@@ -109,10 +102,10 @@ def record(
     recorder = Recorder(names or {}, opaque)
     with torch.no_grad(), recorder.hooks():
         image = image.clone()
-        start = recorder.fresh("image", (), {}, image, Where(recorder.name("x")))
+        recorder.fresh("image", (), {}, image, Where(recorder.name("x")))
         with _Leaving(recorder), recorder:
             result = network(image)
-    return Recording(start, recorder.calls, recorder.results(result), recorder.next)
+    return Recording(recorder.calls, recorder.results(result), recorder.next)
 
 
 @contextlib.contextmanager
@@ -173,6 +166,7 @@ class Recorder(TorchDispatchMode):
         self.random: dict[int, tuple[Tensor, str]] = {}
         self.counts: Counter[str] = Counter()
         self.arranged: dict[tuple[Any, ...], Arranged] = {}
+        self.twins: dict[tuple[Any, ...], Call] = {}
         self.next = ZERO.size
         self.calls.append(ZERO)
 
@@ -259,25 +253,72 @@ class Recorder(TorchDispatchMode):
         output: int = 0,
         shape: tuple[int, ...] | None = None,
         order: np.ndarray | None = None,
-    ) -> Call:
+    ) -> None:
         """A new call, whose elements `result` holds from now on; by default in its shape and order."""
         shape = shape or tuple(result.shape)
-        if op in _ELEMENTWISE:
+        if op in ELEMENTWISE:
+            padded = self.apart(args, result)
+            if padded is not None:
+                args, inside, places = padded
+                call = self.call(op, args, kwargs, next(a.shape for a in args if is_value(a)), where, result.dtype)
+                around = self.constant(result.reshape(-1)[torch.from_numpy(~inside)])
+                numbers = np.empty(result.numel(), np.int64)
+                numbers[inside], numbers[~inside] = call.start + places, around.start + np.arange(around.size)
+                self.write(result, torch.from_numpy(numbers).view(result.shape), where)
+                return
             args, shape, order = _in_order_of_source(args, shape)
-        start = self.numbered(result.numel())
-        call = Call(op, args, kwargs, shape, where, start, output, result.dtype)
-        self.calls.append(call)
-        numbers = torch.arange(start, start + call.size) if order is None else torch.from_numpy(start + order)
-        self.write(result, numbers.view(result.shape), where, call if order is None else None)
-        return call
+        call = self.call(op, args, kwargs, shape, where, result.dtype, output)
+        if order is None:
+            order = np.arange(call.size)
+        self.write(result, torch.from_numpy(call.start + order).view(result.shape), where, call)
+
+    def call(
+        self,
+        op: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        shape: tuple[int, ...],
+        where: Where,
+        dtype: torch.dtype = torch.float32,
+        output: int = 0,
+    ) -> Call:
+        """A call, or the one before that computes the same."""
+        key = _signature(op, args, kwargs, shape, output)
+        if key is None or key not in self.twins:
+            call = Call(op, args, kwargs, shape, where, self.numbered(math.prod(shape)), output, dtype)
+            self.calls.append(call)
+            if key is None:
+                return call
+            self.twins[key] = call
+        return self.twins[key]
+
+    def apart(self, args: tuple[Any, ...], result: Tensor) -> tuple[tuple[Any, ...], np.ndarray, np.ndarray] | None:
+        """An elementwise operation on a map with constants around it: these are computed already.
+
+        Gives arguments with the map alone, which elements of the result are of it, and their places in it.
+        """
+        values = [a for a in args if is_value(a)]
+        if len(values) != 1 or not isinstance(values[0], Arranged) or values[0].shape != tuple(result.shape):
+            return None
+        if any(isinstance(a, Tensor) and a.numel() > 1 for a in args):
+            return None
+        sources = [s for s in values[0].sources if s.op != "constant"]
+        if len(sources) != 1 or len(values[0].sources) == 1:
+            return None
+        index, source = values[0].index.reshape(-1), sources[0]
+        inside = (index >= source.start) & (index < source.start + source.size)
+        places = index[inside] - source.start
+        if len(places) != source.size or (np.bincount(places, minlength=source.size) != 1).any():
+            return None
+        return tuple(source if a is values[0] else a for a in args), inside, places
 
     def write(self, tensor: Tensor, numbers: Tensor, where: Where, call: Call | None = None) -> None:
-        """Notes that a tensor holds these elements; `call` if they are all of this one's, in order."""
+        """Notes that a tensor holds these elements; `call` if they are all of this one's."""
         if tensor.numel() == 0:
             return
         address, size = tensor.untyped_storage().data_ptr(), _elements(tensor)
         plain = tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor.numel() == size
-        if plain and call is not None:
+        if plain and call is not None and bool((numbers.reshape(-1).diff() == 1).all()):
             self.storages[address] = _Storage(tensor, where, call)
             return
         storage = self.storages.get(address)
@@ -349,10 +390,9 @@ class Recorder(TorchDispatchMode):
         tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
         if not any(self.read(t) is not None for t in tensors):
             return self.untraced(func, args, kwargs, tensors)
-        with self:
-            result = func.decompose(*args, **kwargs)
-        if result is not NotImplemented:
-            return result
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+            with self:  # made of other operations, which inference mode does not take apart
+                return func.decompose(*args, **kwargs)
         return self.traced(func, args, kwargs, tensors)
 
     def untraced(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
@@ -533,6 +573,7 @@ _NAMES = {
     "mm": "matmul",
     "bmm": "matmul",
 }
+_FEW = 4096  # elements
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot")
 _MAIN = ("linear", "pointwise", "convolution", "mm", "addmm", "bmm", "layer")
 
@@ -574,6 +615,18 @@ def _plain_form(op: str, args: tuple[Any, ...], result: Tensor | None) -> tuple[
         source = args[1] if op == "copy" else args[0]
         return ("ne", (source, 0.0)) if result.dtype == torch.bool else ("trunc", (source,))
     return op, args
+
+
+def _signature(op: str, args: Any, kwargs: Any, shape: tuple[int, ...], output: int) -> tuple[Any, ...] | None:
+    """The same for operations that give the same result; None for those with weights, which are not compared."""
+    parts: list[Any] = []
+    for a in tree_flatten((args, sorted(kwargs.items())))[0]:
+        if isinstance(a, Tensor):
+            if a.numel() > _FEW:
+                return None
+            a = (tuple(a.shape), a.dtype, a.detach().cpu().numpy().tobytes())
+        parts.append(a if not isinstance(a, float) else (a, math.copysign(1.0, a)))
+    return (op, shape, output, *parts) if op not in ("layer", "image") else None
 
 
 def _in_order_of_source(

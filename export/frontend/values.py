@@ -98,6 +98,15 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+ELEMENTWISE = names(
+    """abs add sub rsub mul div neg sign sgn relu relu6 hardtanh clamp clamp_min clamp_max leaky_relu _prelu_kernel
+    sigmoid tanh silu hardswish hardsigmoid gelu elu celu selu mish softplus erf erfc where masked_fill gt ge lt le eq
+    ne round floor ceil trunc fix frac pow square sqrt rsqrt reciprocal exp expm1 log log1p log2 sin cos atan asin sinh
+    maximum minimum fmax fmin heaviside logical_not logical_and logical_or logical_xor bitwise_not bitwise_and
+    bitwise_or bitwise_xor rrelu_with_noise hardshrink softshrink threshold positive copysign"""
+)
+
+
 def same_call(index: np.ndarray, sources: list[Call]) -> Call | None:
     """The call of which these are the elements, in its shape."""
     call = sources[0]

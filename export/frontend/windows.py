@@ -14,7 +14,7 @@ import numpy as np
 
 from ovsw.export import ir
 from ovsw.export.frontend.binary import TwoValues, two_values
-from ovsw.export.frontend.functions import Step
+from ovsw.export.frontend.functions import Step, one
 from ovsw.export.frontend.lowering import Lowering, RefusedError, handles
 from ovsw.export.frontend.values import Arranged, Call, Value, array, frame, is_value
 
@@ -95,22 +95,17 @@ def _convolved(
     found = _binary(low, call, inner, weight, whole) or _binary(low, call, x, weight, geometry)
     if found is not None:
         return found if bias is None else low.affine(f"{call.where.name}.bias", found, 1.0, bias)
-    return _real(low, call, inner, x, weight, bias, whole if whole.fill == 0 and whole.plain else geometry)
+    if whole.fill == 0 and whole.plain:
+        x, geometry = inner, whole
+    return _real(low, call, x, weight, bias, geometry)
 
 
 def _real(
-    low: Lowering,
-    call: Call,
-    inner: Value,
-    x: Value,
-    weight: np.ndarray,
-    bias: np.ndarray | None,
-    geometry: Geometry,
+    low: Lowering, call: Call, x: Value, weight: np.ndarray, bias: np.ndarray | None, geometry: Geometry
 ) -> ir.Node:
-    outer = geometry.pad
-    node = low.node(inner if geometry.plain and geometry.fill == 0 and _grows(inner, x, geometry) else x)
+    node = low.node(x)
     if not geometry.plain:  # wider than the window
-        node = _padded(f"{call.where.name}.pad", node, outer, 0.0)
+        node = _padded(f"{call.where.name}.pad", node, geometry.pad)
         geometry = replace(geometry, pad=(0, 0, 0, 0))
     shape = (len(weight), *geometry.taken(node.shape))
     pad = (geometry.pad[0], geometry.pad[2])
@@ -127,17 +122,14 @@ def _real(
     )
 
 
-def _grows(inner: Value, x: Value, geometry: Geometry) -> bool:
-    return inner is not x
-
-
-def _padded(name: str, x: ir.Node, pad: tuple[int, int, int, int], value: float) -> ir.Node:
+def _padded(name: str, x: ir.Node, pad: tuple[int, int, int, int]) -> ir.Node:
+    """With zeros above, below, left and right."""
     c, h, w = x.shape
     rows, columns = (
         np.concatenate([np.full(before, -1), np.arange(n), np.full(after, -1)])
         for n, before, after in ((h, *pad[:2]), (w, *pad[2:]))
     )
-    return ir.Gather(name, [x], (c, len(rows), len(columns)), np.arange(c), rows, columns, value)
+    return ir.Gather(name, [x], (c, len(rows), len(columns)), np.arange(c), rows, columns)
 
 
 def _unpadded(low: Lowering, x: Value, geometry: Geometry) -> tuple[Value, Geometry]:
@@ -178,7 +170,7 @@ def _binary(low: Lowering, call: Call, x: Value, weight: np.ndarray, geometry: G
     values = two_values(weight)
     if values is None:
         return None
-    amp, mid = (step.hi - step.lo) / 2, (step.hi + step.lo) / 2
+    amp, mid = one((step.hi - step.lo) / 2), (step.hi + step.lo) / 2
     padded = any(geometry.pad)
     if amp.size > 1 or (mid.size > 1 and padded):
         return None
