@@ -420,6 +420,8 @@ class Recorder(TorchDispatchMode):
             raise self.refuse(
                 f"{_READS_NUMBERS[op]}; a file holds one sequence of operations for all images, torch.where can choose"
             )
+        if op == "index" and any(isinstance(i, Tensor) and i.dtype == torch.bool for i in args[1]):
+            raise self.refuse("a mask that depends on the image selects elements; torch.where keeps all of them")
         self.check_random(func, op, args, kwargs, tensors)
         written = [t for t in _written(func, args, kwargs) if isinstance(t, Tensor)]
         moved = self.moved(func, op, args, kwargs)

@@ -63,7 +63,7 @@ def pair(x: Any, default: int | None = None) -> Pair:
 # Convolutions.
 
 
-@handles("convolution")
+@handles("convolution", "_convolution")
 def _convolution(low: Lowering, call: Call) -> ir.Node:
     x, weight, bias, stride, padding, dilation, transposed = call.args[:7]
     if is_value(weight) or is_value(bias):
