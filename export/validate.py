@@ -38,13 +38,13 @@ def _not_binary(graph: ir.Graph) -> str:
     found: Counter[str] = Counter()
     for node in graph.nodes:
         if isinstance(node, (ir.Conv, ir.Linear)):
-            what = "convolution" if isinstance(node, ir.Conv) else "linear layer"
+            what = "convolutions" if isinstance(node, ir.Conv) else "linear layers"
             rows = node.weight.reshape(len(node.weight), -1)
             signs = rows.shape[1] > 2 and two_values(rows) is not None
             bits = isinstance(node.inputs[0], ir.Act) and node.inputs[0].kind == "step"
             kind = "binary weights but a real input" if signs else "a binary input but real weights" if bits else ""
-            found[f"{what}s with {kind or 'real weights and a real input'}"] += 1
-    listed = ", ".join(f"{n} {what}" for what, n in found.items()) or "no convolution at all"
+            found[f"{what} with {kind or 'real weights and a real input'}"] += 1
+    listed = ", ".join(f"{n} {what}" for what, n in found.items()) or "no layer with weights"
     return (
         f"the network is not binary: it has no binary convolution, such as ovsw.nn.BinaryConv2d, but {listed}; binary "
         "are those whose input has two levels and whose weights have two values in each output channel"

@@ -171,7 +171,7 @@ class Functions:
         if not is_value(x) or x.shape != value.shape:
             return None
         source, f = self.of(x)
-        g = self._of_one(value, op, f)
+        g = self._ofone(value, op, f)
         return None if g is None else (source, g)
 
     def _of_sum(self, call: Call, total: _Sum) -> tuple[Value, Piecewise] | None:
@@ -187,7 +187,7 @@ class Functions:
             f = f + g.scaled(weight)
         return source, f
 
-    def _of_one(self, call: Call, op: str, f: Piecewise) -> Piecewise | None:
+    def _ofone(self, call: Call, op: str, f: Piecewise) -> Piecewise | None:
         """Operations on one value, with constants."""
         a = call.args
         if op in ("sign", "sgn"):
@@ -381,7 +381,7 @@ class Functions:
         some = np.isfinite(t)  # elsewhere it is the lower level whatever x is
         scale, offset = some.astype(float), np.where(some, -np.where(some, t, 0.0), -1.0)
         shifted = self.call("affine", (source, scale, offset), source, value)
-        return Step(shifted, _one(f.offset[0]), _one(np.where(some, f.offset[1], f.offset[0])), _one(f.at[0]))
+        return Step(shifted, one(f.offset[0]), one(np.where(some, f.offset[1], f.offset[0])), one(f.at[0]))
 
     # Bounds.
 
@@ -462,7 +462,7 @@ def _at_zero(candidate: Value, f: Piecewise, line: Piecewise) -> Step | None:
     if (np.abs(there) > 1e-11 * (1.0 + np.abs(b))).any() or (np.isinf(t) & (a != 0)).any() or fixed.all():
         return None
     below, above = np.where(a < 0, f.offset[1], f.offset[0]), np.where(a < 0, f.offset[0], f.offset[1])
-    lo, hi, zero = (_one(v[~fixed]) for v in (below, above, f.at[0]))
+    lo, hi, zero = (one(v[~fixed]) for v in (below, above, f.at[0]))
     if fixed.any():  # there the sign of a constant has to give the level
         if lo.size > 1 or hi.size > 1:
             return None
@@ -476,7 +476,7 @@ def _rises(step: Step) -> bool:
     return bool((step.lo < step.hi).all())
 
 
-def _one(levels: np.ndarray) -> np.ndarray:
+def one(levels: np.ndarray) -> np.ndarray:
     """One number, if all channels have the same."""
     return levels[:1].copy() if levels.size and (levels == levels[0]).all() else np.array(levels)
 

@@ -77,7 +77,7 @@ class Lowering:
             return self.summed(call, total.terms, total.constant)
         handler = HANDLERS.get(call.op)
         if handler is None:
-            raise RefusedError(f"{call.op.strip('_')} is not supported{_nearest(call.op)}")
+            raise RefusedError(f"{call.op.strip('_').replace('native_', '')} is not supported{_nearest(call)}")
         return handler(self, call)
 
     def graph(self, outputs: Sequence[Value]) -> ir.Graph:
@@ -248,9 +248,11 @@ _NEAREST = {
 }
 
 
-def _nearest(op: str) -> str:
-    hint = _NEAREST.get(op)
-    return f"; {hint}" if hint else ""
+def _nearest(call: Call) -> str:
+    """What can be used instead."""
+    known = _NEAREST.get(call.op)
+    layer = "ovsw.export.register_layer can make the layer known" if call.where.path else None
+    return "".join(f"; {hint}" for hint in (known, layer) if hint)
 
 
 def constant_of(call: Call, x: Any, verb: str) -> np.ndarray:

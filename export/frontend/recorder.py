@@ -46,8 +46,8 @@ _MOVES: dict[str, tuple[int, ...]] = {
         names("""clone _to_copy to contiguous lift_fresh alias detach index index_select gather take flip roll repeat
         repeat_interleave reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
         replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
-        _upsample_nearest_exact2d pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle im2col cat stack _unsafe_index
-        constant_pad_nd index_fill zero view_copy tril triu _unsafe_view"""),
+        _upsample_nearest_exact2d pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle im2col cat stack
+        constant_pad_nd _unsafe_index index_fill zero view_copy tril triu _unsafe_view"""),
         (0,),
     ),
     **dict.fromkeys(names("slice_scatter select_scatter diagonal_scatter as_strided_scatter copy fill"), (0, 1)),
@@ -77,9 +77,8 @@ _LIBRARY = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).resolv
 
 @dataclass
 class Recording:
-    """What a network does with an image: the image itself, all calls in their order, and what it returns."""
+    """What a network does with an image: all calls in their order, and what it returns."""
 
-    image: Call
     calls: list[Call]
     outputs: list[Value]
     numbers: int  # of elements so far
@@ -103,10 +102,10 @@ def record(
     recorder = Recorder(names or {}, opaque)
     with torch.no_grad(), recorder.hooks():
         image = image.clone()
-        start = recorder.fresh("image", (), {}, image, Where(recorder.name("x")))
+        recorder.fresh("image", (), {}, image, Where(recorder.name("x")))
         with _Leaving(recorder), recorder:
             result = network(image)
-    return Recording(start, recorder.calls, recorder.results(result), recorder.next)
+    return Recording(recorder.calls, recorder.results(result), recorder.next)
 
 
 @contextlib.contextmanager
@@ -254,30 +253,72 @@ class Recorder(TorchDispatchMode):
         output: int = 0,
         shape: tuple[int, ...] | None = None,
         order: np.ndarray | None = None,
-    ) -> Call:
+    ) -> None:
         """A new call, whose elements `result` holds from now on; by default in its shape and order."""
         shape = shape or tuple(result.shape)
         if op in ELEMENTWISE:
+            padded = self.apart(args, result)
+            if padded is not None:
+                args, inside, places = padded
+                call = self.call(op, args, kwargs, next(a.shape for a in args if is_value(a)), where, result.dtype)
+                around = self.constant(result.reshape(-1)[torch.from_numpy(~inside)])
+                numbers = np.empty(result.numel(), np.int64)
+                numbers[inside], numbers[~inside] = call.start + places, around.start + np.arange(around.size)
+                self.write(result, torch.from_numpy(numbers).view(result.shape), where)
+                return
             args, shape, order = _in_order_of_source(args, shape)
+        call = self.call(op, args, kwargs, shape, where, result.dtype, output)
+        if order is None:
+            order = np.arange(call.size)
+        self.write(result, torch.from_numpy(call.start + order).view(result.shape), where, call)
+
+    def call(
+        self,
+        op: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        shape: tuple[int, ...],
+        where: Where,
+        dtype: torch.dtype = torch.float32,
+        output: int = 0,
+    ) -> Call:
+        """A call, or the one before that computes the same."""
         key = _signature(op, args, kwargs, shape, output)
-        call = self.twins.get(key) if key is not None else None
-        if call is None:
-            call = Call(op, args, kwargs, shape, where, self.numbered(result.numel()), output, result.dtype)
+        if key is None or key not in self.twins:
+            call = Call(op, args, kwargs, shape, where, self.numbered(math.prod(shape)), output, dtype)
             self.calls.append(call)
-            if key is not None:
-                self.twins[key] = call
-        start = call.start
-        numbers = torch.arange(start, start + call.size) if order is None else torch.from_numpy(start + order)
-        self.write(result, numbers.view(result.shape), where, call if order is None else None)
-        return call
+            if key is None:
+                return call
+            self.twins[key] = call
+        return self.twins[key]
+
+    def apart(self, args: tuple[Any, ...], result: Tensor) -> tuple[tuple[Any, ...], np.ndarray, np.ndarray] | None:
+        """An elementwise operation on a map with constants around it: these are computed already.
+
+        Gives arguments with the map alone, which elements of the result are of it, and their places in it.
+        """
+        values = [a for a in args if is_value(a)]
+        if len(values) != 1 or not isinstance(values[0], Arranged) or values[0].shape != tuple(result.shape):
+            return None
+        if any(isinstance(a, Tensor) and a.numel() > 1 for a in args):
+            return None
+        sources = [s for s in values[0].sources if s.op != "constant"]
+        if len(sources) != 1 or len(values[0].sources) == 1:
+            return None
+        index, source = values[0].index.reshape(-1), sources[0]
+        inside = (index >= source.start) & (index < source.start + source.size)
+        places = index[inside] - source.start
+        if len(places) != source.size or (np.bincount(places, minlength=source.size) != 1).any():
+            return None
+        return tuple(source if a is values[0] else a for a in args), inside, places
 
     def write(self, tensor: Tensor, numbers: Tensor, where: Where, call: Call | None = None) -> None:
-        """Notes that a tensor holds these elements; `call` if they are all of this one's, in order."""
+        """Notes that a tensor holds these elements; `call` if they are all of this one's."""
         if tensor.numel() == 0:
             return
         address, size = tensor.untyped_storage().data_ptr(), _elements(tensor)
         plain = tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor.numel() == size
-        if plain and call is not None:
+        if plain and call is not None and bool((numbers.reshape(-1).diff() == 1).all()):
             self.storages[address] = _Storage(tensor, where, call)
             return
         storage = self.storages.get(address)
@@ -379,6 +420,8 @@ class Recorder(TorchDispatchMode):
             raise self.refuse(
                 f"{_READS_NUMBERS[op]}; a file holds one sequence of operations for all images, torch.where can choose"
             )
+        if op == "index" and any(isinstance(i, Tensor) and i.dtype == torch.bool for i in args[1]):
+            raise self.refuse("a mask that depends on the image selects elements; torch.where keeps all of them")
         self.check_random(func, op, args, kwargs, tensors)
         written = [t for t in _written(func, args, kwargs) if isinstance(t, Tensor)]
         moved = self.moved(func, op, args, kwargs)

@@ -78,16 +78,18 @@ class _Runner:
         if not callable(self.model):
             raise ExportError(f"a module or a function of images is expected, not {type(self.model).__name__}")
         images = torch.randn(_TRIES, 1, *self.shape, generator=torch.Generator().manual_seed(0))
-        single = self.run(images[0])
-        self.dtype = torch.float64 if self._agrees(images, single) else torch.float32
-        self.batches = self._takes_batches(images)
+        with torch.no_grad(), standing_in(torch.float32) as training:
+            self._result(images[0])
+        own = training if not isinstance(self.model, nn.Module) else [m for m in self.model.modules() if m.training]
+        if own:
+            self.warnings.append(f"{self.name} was in training mode; exported as in eval mode")
+        self.dtype = torch.float64 if self._agrees(images) else torch.float32
+        self.batches = self._takes_batches(images[:2, 0].to(self.dtype))
 
     def run(self, x: Tensor) -> list[np.ndarray]:
         """What the network returns, in eval mode and the precision of x."""
-        with torch.no_grad(), standing_in(x.dtype) as training:
+        with torch.no_grad(), standing_in(x.dtype):
             result = self._result(x)
-        if training and not self.warnings:
-            self.warnings.append(f"{self.name} was in training mode; exported as in eval mode")
         tensors = result if isinstance(result, (tuple, list)) else [result]
         return [np.asarray(t.detach().numpy()) for t in tensors if isinstance(t, Tensor)]
 
@@ -117,10 +119,10 @@ class _Runner:
         outputs = [np.concatenate([_rows(f[i], len(p)) for f, p in zip(found, parts)]) for i in range(len(found[0]))]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def _agrees(self, images: Tensor, single: list[np.ndarray]) -> bool:
+    def _agrees(self, images: Tensor) -> bool:
         """Whether float64 gives the same: for one of a few images, as a sign may be different in others."""
-        for i, image in enumerate(images):
-            narrow = self.run(image) if i else single
+        for image in images:
+            narrow = self.run(image)
             try:
                 wide = self.run(image.double())
             except ExportError:
@@ -131,21 +133,16 @@ class _Runner:
 
     def _takes_batches(self, images: Tensor) -> bool:
         """Whether images do not know of each other."""
-        pair = images[:2, 0].to(self.dtype)
         try:
-            both = self.run(pair)
+            together = self.run(images)
         except ExportError:
             return False
-        alone = [self.run(pair[i : i + 1]) for i in range(2)]
-        return all(
-            b.shape[:1] == (2,) and all(_near(b[i], alone[i][k].reshape(b[i].shape)) for i in range(2))
-            for k, b in enumerate(both)
-            if b.size == sum(a[k].size for a in alone) or not self.batches_differ()
-        )
-
-    def batches_differ(self) -> bool:
-        self.warnings.append(f"{self.name} computes other results for several images at once; exported as for one")
-        return True
+        alone = [self.run(images[i : i + 1]) for i in range(len(images))]
+        expected = [np.concatenate(parts) if parts[0].ndim else np.array(0.0) for parts in zip(*alone)]
+        same = len(together) == len(expected) and all(_near(a, b) for a, b in zip(together, expected))
+        if not same:
+            self.warnings.append(f"{self.name} computes other results for several images at once; exported as for one")
+        return same
 
 
 def _near(a: np.ndarray, b: np.ndarray) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ovsw.export import ir
 from ovsw.export.frontend.binary import TwoValues, two_values
-from ovsw.export.frontend.functions import Step
+from ovsw.export.frontend.functions import Step, one
 from ovsw.export.frontend.lowering import Lowering, RefusedError, handles
 from ovsw.export.frontend.values import Arranged, Call, Value, array, frame, is_value
 
@@ -63,7 +63,7 @@ def pair(x: Any, default: int | None = None) -> Pair:
 # Convolutions.
 
 
-@handles("convolution")
+@handles("convolution", "_convolution")
 def _convolution(low: Lowering, call: Call) -> ir.Node:
     x, weight, bias, stride, padding, dilation, transposed = call.args[:7]
     if is_value(weight) or is_value(bias):
@@ -170,7 +170,7 @@ def _binary(low: Lowering, call: Call, x: Value, weight: np.ndarray, geometry: G
     values = two_values(weight)
     if values is None:
         return None
-    amp, mid = (step.hi - step.lo) / 2, (step.hi + step.lo) / 2
+    amp, mid = one((step.hi - step.lo) / 2), (step.hi + step.lo) / 2
     padded = any(geometry.pad)
     if amp.size > 1 or (mid.size > 1 and padded):
         return None
