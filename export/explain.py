@@ -474,7 +474,7 @@ def table(e: Explanation, verbose: bool = False) -> str:
         if verbose:
             lines += [*_wrapped(stage.says, "  "), "", _rows(stage), ""]
         count = len(stage.rows)
-    return "\n".join([*lines, *([] if verbose else [""]), _plan(e)])
+    return _cut("\n".join([*lines, *([] if verbose else [""]), _plan(e)]))
 
 
 def _wrapped(line: str, indent: str = "") -> list[str]:
@@ -483,10 +483,16 @@ def _wrapped(line: str, indent: str = "") -> list[str]:
 
 def _rows(stage: Stage) -> str:
     rows = [
-        (printable(row.name, 30), row.kind, text.dims(row.shape), printable(", ".join(row.reads), 34), row.notes)
+        (
+            printable(row.name, 30),
+            row.kind,
+            text.dims(row.shape),
+            printable(", ".join(row.reads), 34),
+            printable(row.notes),
+        )
         for row in stage.rows
     ]
-    return _cut(text.table(("node", "kind", "shape", "reads", "notes"), rows))
+    return text.table(("node", "kind", "shape", "reads", "notes"), rows)
 
 
 def _plan(e: Explanation) -> str:

@@ -481,11 +481,11 @@ class _Drawing:
             y = source.bottom + 15
             if where == 0:
                 x = source.middle + 10
-                self.canvas.text(x, y, words, 10.5, 120, "grey")
+                self.canvas.text(x, y, words, 10, 101, "grey")
             elif where > 0:
-                self.canvas.text(source.x + BOX - 2, y, words, 10.5, 120, "grey", "end")
+                self.canvas.text(source.x + BOX - 2, y, words, 10, 101, "grey", "end")
             else:
-                self.canvas.text(source.x + 2, y, words, 10.5, 120, "grey")
+                self.canvas.text(source.x + 2, y, words, 10, 101, "grey")
 
     def _item(self, item: _Item) -> None:
         colour = _LOOKS[item.look][1]
