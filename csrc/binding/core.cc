@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -42,7 +43,7 @@ std::size_t image_size(const Model& model, const py::array& images, std::size_t 
   return size;
 }
 
-// Returns (n, outputs).
+// Returns (n, outputs): of each image one output after another, maps row by row, pixel by pixel.
 template <typename Array>
 Values run(Model& model, const Array& images) {
   Engine& engine = *model.engine;
@@ -83,17 +84,6 @@ void run_marked(Model& model, const Pixels& image, std::uintptr_t mark) {
   std::vector<float> logits(engine.outputs());
   const py::gil_scoped_release release;
   engine.run(image_at(image, 0), logits.data(), reinterpret_cast<void (*)()>(mark));
-}
-
-// Channels, height and width of each output.
-py::list output_shapes(const Model& model) {
-  py::list shapes;
-  const Plan& plan = model.engine->plan();
-  for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
-    const Value& v = plan.output_value(i);
-    shapes.append(py::make_tuple(v.c, v.h, v.w));
-  }
-  return shapes;
 }
 
 py::list steps(const Model& model) {
@@ -170,7 +160,14 @@ PYBIND11_MODULE(_core, m) {
       .def_property_readonly("labels", [](const Model& model) { return model.metadata.labels; })
       .def_property_readonly("resize", [](const Model& model) { return model.metadata.resize; })
       .def_property_readonly("threads", [](const Model& model) { return model.engine->threads(); })
-      .def_property_readonly("output_shapes", output_shapes)
+      .def_property_readonly("outputs", [](const Model& model) { return model.engine->outputs(); })
+      .def_property_readonly("output_shapes", of_plan([](const Plan& p) {
+                               std::vector<std::array<int, 3>> shapes;
+                               for (std::uint32_t v : p.outputs) {
+                                 shapes.push_back({p.values[v].c, p.values[v].h, p.values[v].w});
+                               }
+                               return shapes;
+                             }))
       .def_property_readonly("isa", of_plan([](const Plan& p) { return p.table->name; }))
       .def_property_readonly("numerics", of_plan([](const Plan& p) { return numerics_name(p.numerics); }))
       .def_property_readonly("input_shape",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +31,8 @@ class Engine:
             this CPU supports.
 
     `metadata` is what the file says of itself, `input` what the network takes, how images are prepared for it, and its
-    class names. An Engine may be used from several Python threads at once; the GIL is released while it computes.
+    class names, `output_shapes` channels, height and width of each output: most networks have one, of a channel per
+    class and 1 x 1. An Engine may be used from several Python threads at once; the GIL is released while it computes.
     """
 
     def __init__(self, model: ModelSource, threads: int = 1, isa: str | None = None) -> None:
@@ -48,6 +48,7 @@ class Engine:
         core = self._core
         self.metadata: dict[str, Any] = json.loads(core.metadata)
         self.input = InputSpec(*core.input_shape, tuple(core.mean), tuple(core.std), core.resize, tuple(core.labels))
+        self.output_shapes = [(c, h, w) for c, h, w in core.output_shapes]
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -69,13 +70,8 @@ class Engine:
 
     @property
     def num_classes(self) -> int:
-        """How many numbers the first output has."""
-        return math.prod(self.output_shapes[0])
-
-    @property
-    def output_shapes(self) -> list[tuple[int, int, int]]:
-        """Channels, height and width of all that the network returns."""
-        return self._core.output_shapes
+        """The channels of the first output."""
+        return self.output_shapes[0][0]
 
     @property
     def isa(self) -> str:
@@ -106,7 +102,7 @@ class Engine:
     def run(self, image: ImageLike) -> Any:
         """The logits: float32 (classes,) of one image, (n, classes) of a batch.
 
-        An output that is a map is (channels, height, width), of a batch (n, channels, height, width), and what has
+        An output that is a map is (channels, height, width), of a batch (n, channels, height, width). A network with
         several outputs gives a tuple of them.
 
         An image is a path, a PIL image (both are resized and cropped as the network was evaluated), pixels as a uint8
@@ -114,20 +110,30 @@ class Engine:
         normalised. A batch is a list of these, or an array with one more dimension in front.
         """
         batch, single = self._batch(image)
-        outputs = self._split(self._core.run(batch))
-        if single:
-            outputs = tuple(output[0] for output in outputs)
-        return outputs if len(outputs) > 1 else outputs[0]
+        numbers = self._core.run(batch)
+        outputs, end = [], 0
+        for c, h, w in self.output_shapes:
+            begin, end = end, end + c * h * w
+            output = numbers[:, begin:end]
+            if (h, w) != (1, 1):
+                output = output.reshape(-1, h, w, c).transpose(0, 3, 1, 2)
+            outputs.append(np.ascontiguousarray(output[0] if single else output))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def classify(self, image: ImageLike, k: int = 5) -> Any:
-        """The k most probable classes of one image as [(label, probability), ...]; of a batch, a list of those."""
+        """The k most probable classes of one image as [(label, probability), ...]; of a batch, a list of those.
+
+        The first output must be a vector: logits, or what the metadata's `output` says ("probabilities" or
+        "log_probabilities").
+        """
         if k < 1:
             raise ValueError(f"k is {k}, expected at least 1")
         if self.output_shapes[0][1:] != (1, 1):
-            raise ValueError(f"the network returns a map of {dims(self.output_shapes[0])}, not a vector of classes")
-        batch, single = self._batch(image)
-        rows = [self._top(row, k) for row in self._split(self._core.run(batch))[0]]
-        return rows[0] if single else rows
+            raise ValueError(f"the first output is a map of {dims(self.output_shapes[0])}, no vector of class scores")
+        result = self.run(image)
+        logits = result[0] if isinstance(result, tuple) else result
+        rows = [self._top(row, k) for row in np.atleast_2d(logits)]
+        return rows[0] if logits.ndim == 1 else rows
 
     def profile(self, image: ImageLike, repeat: int = 20) -> Profile:
         """Where the time goes: one row per step, medians over `repeat` runs."""
@@ -153,24 +159,18 @@ class Engine:
         self._core.run_marked(self.batch(image)[:1], mark)
 
     def __repr__(self) -> str:
-        about = f"{self.metadata.get('arch', 'model')} {dims(self.input_shape)} -> {self.num_classes}"
+        outputs = ", ".join(str(c) if (h, w) == (1, 1) else dims((c, h, w)) for c, h, w in self.output_shapes)
+        about = f"{self.metadata.get('arch', 'model')} {dims(self.input_shape)} -> {outputs}"
         return f"<Engine {about}, isa={self.isa}, threads={self.threads}>"
-
-    def _split(self, flat: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The outputs of a batch, each (n, classes) or (n, channels, height, width)."""
-        parts, at = [], 0
-        for c, h, w in self.output_shapes:
-            part = flat[:, at : at + c * h * w]
-            vector = (h, w) == (1, 1)
-            parts.append(part if vector else np.ascontiguousarray(part.reshape(-1, h, w, c).transpose(0, 3, 1, 2)))
-            at += c * h * w
-        return tuple(parts)
 
     def _top(self, logits: np.ndarray, k: int) -> list[tuple[str, float]]:
         wide = logits.astype(np.float64)
-        if self.metadata.get("output") == "probabilities":
+        given = self.metadata.get("output")
+        if given == "probabilities":
             probabilities = wide
-        else:  # logits, or logarithms of probabilities, which are as good
+        elif given == "log_probabilities":
+            probabilities = np.exp(wide)
+        else:
             exp = np.exp(wide - wide.max())
             probabilities = exp / exp.sum()
         order = np.argsort(-wide, kind="stable")[:k]
