@@ -1,4 +1,4 @@
-"""`ovsw-export`: a checkpoint becomes a `.bnn` file."""
+"""`ovsw-export`: a checkpoint, a network in Python, an ONNX file or a torch.export program becomes a `.bnn` file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ovsw.cli import command
@@ -14,21 +15,29 @@ from ovsw.export.errors import VerifyError
 from ovsw.text import dims, table
 
 if TYPE_CHECKING:
-    from ovsw.export.pipeline import Report
+    from ovsw.export.pipeline import Prepared, Report
 
 
 _WIDTHS = ("int16", "int8")
 
 
-def _numbers(text: str) -> list[float]:
+def _normalisation(parts: list[str] | None) -> str | list[float] | None:
+    """Numbers, separated by commas or blanks, or one name."""
+    if parts is None:
+        return None
+    words = " ".join(parts).replace(",", " ").split()
     try:
-        return [float(part) for part in text.replace(",", " ").split()]
+        return [float(word) for word in words]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"not a list of numbers: '{text}'") from None
+        return " ".join(words)
 
 
-def _joined(parts: list[list[float]] | None) -> list[float] | None:
-    return None if parts is None else [number for part in parts for number in part]
+def _shape(text: str) -> tuple[int, int, int]:
+    sides = text.lower().split("x")
+    if len(sides) != 3 or not all(side.isdigit() and 1 <= int(side) <= 4096 for side in sides):
+        raise argparse.ArgumentTypeError(f"not a shape such as 3x32x32: '{text}'")
+    channels, height, width = map(int, sides)
+    return channels, height, width
 
 
 def _whole(what: str, least: int, most: int = sys.maxsize) -> Callable[[str], int]:
@@ -42,18 +51,32 @@ def _whole(what: str, least: int, most: int = sys.maxsize) -> Callable[[str], in
 
 _SIZE, _COUNT, _SOME = (
     _whole("a size between 8 and 4096", 8, 4096),
-    _whole("a count", 0),
+    _whole("a number of images", 1),
     _whole("a number of images", 1),
 )
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("checkpoint", metavar="CKPT", help="a trainer's checkpoint or a bare state dict")
-    p.add_argument("-o", "--output", metavar="OUT.bnn", required=True, help="the file to write")
+    p.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a trainer's checkpoint or a bare state dict; FILE.py:NAME, a module or a function without arguments that "
+        "makes one (runs the code in FILE.py); an .onnx file; a .pt2 program of torch.export",
+    )
+    p.add_argument(
+        "-o", "--output", metavar="OUT", help="the file to write, OUT.bnn, or OUT.onnx for a float ONNX model"
+    )
     p.add_argument("--arch", metavar="NAME", help="the network, such as ResNet18_1w1a (default: as its keys tell)")
     p.add_argument("--input-size", metavar="N", type=_SIZE, help="side of the square input, if not the usual one")
-    p.add_argument("--mean", metavar="X", type=_numbers, nargs="+", help="of the pixels scaled to 0..1, per channel")
-    p.add_argument("--std", metavar="X", type=_numbers, nargs="+", help="likewise")
+    p.add_argument("--input", metavar="CxHxW", type=_shape, help="the image that the network of FILE.py takes")
+    p.add_argument(
+        "--mean",
+        metavar="X",
+        nargs="+",
+        help="of the pixels scaled to 0..1, per channel; or imagenet, cifar10, cifar100, none (default: as the "
+        "checkpoint or its network tell; other sources have to be given it)",
+    )
+    p.add_argument("--std", metavar="X", nargs="+", help="likewise; a name for --mean counts for both")
     p.add_argument(
         "--labels",
         metavar="FILE",
@@ -65,7 +88,13 @@ def options(p: argparse.ArgumentParser) -> None:
         default="auto",
         help="arithmetic of the file (default: integer where the network allows it, else float)",
     )
-    p.add_argument("--weights", choices=_WIDTHS, help="real weights in integer files (default: as trained, else int16)")
+    p.add_argument(
+        "--weights",
+        metavar="int16|int8|CKPT",
+        action="append",
+        help="width of real weights in integer files (default: as trained, else int16); with FILE.py:NAME also a "
+        "checkpoint to load into the network",
+    )
     p.add_argument("--stem", choices=_WIDTHS, help="those of the first layer (default: as trained, else as --weights)")
     p.add_argument(
         "--zero-weights",
@@ -81,25 +110,50 @@ def options(p: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="labelled images, CIFAR or one folder per class: report the accuracy of PyTorch and of the file",
     )
+    p.add_argument(
+        "--calibrate",
+        metavar="DIR",
+        help="images to measure the scales of integer maps on that no clamp bounds (default: some of --images, else "
+        "synthetic noise, with a warning)",
+    )
+    p.add_argument(
+        "--explain",
+        nargs="?",
+        const="-",
+        metavar="OUT.svg",
+        help="show the network as it was read, after each pass, and the plan: as tables, and as a picture in OUT.svg",
+    )
+    p.add_argument(
+        "--allow-unsafe", action="store_true", help="let a .pt2 program be read by a pickle, which may run code"
+    )
     p.add_argument("--max-images", metavar="N", type=_SOME, help="use N of them, evenly spread")
     p.add_argument("--force", action="store_true", help="overwrite OUT.bnn")
     p.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
-@command(
-    "ovsw-export", "Export a binary network's PyTorch checkpoint to one .bnn file, checked against PyTorch.", options
-)
+@command("ovsw-export", "Export a binary network to one .bnn file, checked against the original.", options)
 def main(args: argparse.Namespace) -> int:
     try:
-        from ovsw.export.pipeline import ExportOptions, export
+        from ovsw.export.pipeline import ExportOptions, check_target, open_source, prepare
     except ModuleNotFoundError as e:
-        raise RuntimeError(f"{e.name} is needed to read checkpoints: pip install 'ovsw[export]'") from None
-    args.mean, args.std = _joined(args.mean), _joined(args.std)
-    options = ExportOptions(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ExportOptions)})
+        raise RuntimeError(f"{e.name} is needed to export networks: pip install 'ovsw[export]'") from None
+    if args.output is None and args.explain is None:
+        raise ValueError("nothing to do: -o OUT.bnn writes a file, --explain shows what would be in it")
+    _settle(args)
+    chosen = ExportOptions(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ExportOptions)})
+    if args.output is not None:
+        check_target(args.output, args.force, args.source)
+    if args.explain not in (None, "-"):
+        check_target(args.explain, args.force, args.source)
+    prepared = prepare(open_source(args.source, chosen), chosen, str(args.output).endswith(".onnx"))
+    if args.explain is not None:
+        _explain(prepared, args.explain)
+    if args.output is None:
+        return 0
     try:
-        report = export(args.checkpoint, args.output, options)
+        report = prepared.write(Path(args.output))
     except VerifyError as e:
-        print(f"ovsw-export: {args.checkpoint}: {e}; nothing was written", file=sys.stderr)
+        print(f"ovsw-export: {args.source}: {e}; nothing was written", file=sys.stderr)
         return 1
     if report.not_integer:
         print(f"ovsw-export: exported as float, integers are not possible: {report.not_integer}", file=sys.stderr)
@@ -107,6 +161,29 @@ def main(args: argparse.Namespace) -> int:
         print(f"ovsw-export: warning: {warning}", file=sys.stderr)
     print(json.dumps(report.as_dict(), indent=2) if args.json else _text(report))
     return 0
+
+
+def _explain(prepared: Prepared, target: str) -> None:
+    """The tables to stdout; a picture to `target`, unless that is "-"."""
+    from ovsw.export.explain import explain, table
+    from ovsw.export.explain_svg import svg
+    from ovsw.format import replace_file
+
+    told = explain(prepared.source.graph, prepared.chosen.model, prepared.chosen.lowered)
+    print(table(told))
+    if target != "-":
+        replace_file(target, svg(told).encode())
+
+
+def _settle(args: argparse.Namespace) -> None:
+    """Arguments that come in several forms."""
+    args.mean, args.std = _normalisation(args.mean), _normalisation(args.std)
+    args.calibration = args.calibrate
+    given = args.weights or []
+    widths, checkpoints = [w for w in given if w in _WIDTHS], [w for w in given if w not in _WIDTHS]
+    if len(widths) > 1 or len(checkpoints) > 1:
+        raise ValueError(f"--weights is given as {', '.join(given)}: at most one width and one checkpoint")
+    args.weights, args.checkpoint = next(iter(widths), None), next(iter(checkpoints), None)
 
 
 def _text(report: Report) -> str:
@@ -126,9 +203,7 @@ def _text(report: Report) -> str:
         f"({report.fp32_bytes / report.bytes:.1f}x)",
     ]
     check = report.verification
-    if check is None:
-        lines.append("not verified (--verify 0)")
-    else:
+    if check is not None:
         ties = f", {check.ties} set aside (a value too near 0 to have a sign in float32)" if check.ties else ""
         lines.append(
             f"verified against PyTorch on {check.images} random images: largest difference {check.max_error:.1e}{ties}"
@@ -137,9 +212,14 @@ def _text(report: Report) -> str:
     if integer is not None:
         lines[-1] = lines[-1].replace("verified", "in float verified")
         lines.append(
-            f"in integers the engine gives the simulation's bits on {integer.images} random images; of those PyTorch "
-            f"has the same top-1 on {integer.same_top1}, logits differ by {integer.mean_difference:.2g} on average and "
+            f"in integers the engine gives the simulation's bits on {integer.images} images; of those PyTorch has the "
+            f"same top-1 on {integer.same_top1}, logits differ by {integer.mean_difference:.2g} on average and "
             f"{integer.max_difference:.2g} at most"
+        )
+    if integer is not None and report.calibrated is not None:
+        lines.append(
+            f"scales of maps that are not clamped measured on {report.calibrated}; {integer.saturated:.2g} of their "
+            "values saturate"
         )
     accuracy = report.accuracy
     if accuracy is not None:

@@ -7,26 +7,36 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from ovsw import format as bnn
+from ovsw.export import ir
 from ovsw.export.accuracy import Accuracy, measure, open_images
+from ovsw.export.calibration import calibration
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import checkpoint as checkpoint_file
-from ovsw.export.frontend import torch_module
+from ovsw.export.frontend import pt2, python_file, torch_module
 from ovsw.export.passes import build
 from ovsw.export.passes.scales import NotIntegerError
 from ovsw.export.source import Source
 from ovsw.export.validate import validate
-from ovsw.export.verify import Candidate, IntegerVerification, Verification, verify, verify_integer
+from ovsw.export.verify import (
+    Candidate,
+    IntegerCandidate,
+    IntegerVerification,
+    Verification,
+    verify,
+    verify_integer,
+)
 from ovsw.labels import BUILTIN, load_labels
-from ovsw.networks import InputSpec
+from ovsw.networks import NORMALISATIONS, InputSpec
 from ovsw.summary import Layer, layers
 
 
@@ -34,16 +44,20 @@ from ovsw.summary import Layer, layers
 class ExportOptions:
     """What the command line can set; None means: as found in the checkpoint or usual for the network.
 
-    `arch` and `input_size` are for checkpoints. `labels` is a file, the name of a built-in list, "none", or the names.
-    `numerics` is "auto" (integer where the network allows it), "integer" or "float". `weights` and `stem` are the
-    widths of real weights in integer files, "int16" or "int8"; usual are those in whose arithmetic the checkpoint was
-    trained, else int16.
+    `arch` and `input_size` are for checkpoints, `input` (channels, height, width) and `checkpoint` for FILE.py:NAME,
+    `allow_unsafe` for `.pt2` programs, which a pickle reads that may run code. `mean` and `std` are numbers per
+    channel, or the name of a normalisation in `ovsw.networks`. `labels` is a file, the name of a built-in list, "none",
+    or the names. `numerics` is "auto" (integer where the network allows it), "integer" or "float". `weights` and `stem`
+    are the widths of real weights in integer files, "int16" or "int8"; usual are those in whose arithmetic the
+    checkpoint was trained, else int16. `calibration` are images for the scales of what is not clamped: a folder, uint8
+    (n, height, width, channels) or normalised float32 (n, channels, height, width); usual are some of `images`, else
+    synthetic ones.
     """
 
     arch: str | None = None
     input_size: int | None = None
-    mean: Sequence[float] | None = None
-    std: Sequence[float] | None = None
+    mean: str | Sequence[float] | None = None
+    std: str | Sequence[float] | None = None
     labels: str | Sequence[str] | None = None
     numerics: str = "auto"
     weights: str | None = None
@@ -52,20 +66,26 @@ class ExportOptions:
     verify: int = 4
     images: str | None = None
     max_images: int | None = None
+    calibration: str | np.ndarray | torch.Tensor | None = None
     force: bool = False
+    input: tuple[int, int, int] | None = None
+    checkpoint: str | None = None
+    allow_unsafe: bool = False
 
 
 @dataclass
 class Report:
     """What was exported, for people (`ovsw-export`) and programs (`--json`).
 
-    `input_size` is the longer side. `verification` is that of the float model, which is also made for an integer file.
-    `not_integer` is the reason why a file that may be either is float.
+    `input_size` is the longer side. `outputs` are the shapes of what the network returns. `verification` is that of the
+    float model, which is also made for an integer file. `not_integer` is the reason why a file that may be either is
+    float. `calibrated` says what the scales of maps that are not clamped come from, if there are such.
     """
 
     output: str
     arch: str
     num_classes: int
+    outputs: list[tuple[int, int, int]]
     input_size: int
     input_shape: tuple[int, int, int]
     mean: tuple[float, ...]
@@ -80,6 +100,7 @@ class Report:
     integer_verification: IntegerVerification | None
     accuracy: Accuracy | None
     not_integer: str | None
+    calibrated: str | None
     warnings: list[str]
 
     @property
@@ -91,25 +112,53 @@ class Report:
 
 
 def export(
-    checkpoint: str | os.PathLike[str],
+    source: str | os.PathLike[str],
     output: str | os.PathLike[str],
     options: ExportOptions | None = None,
 ) -> Report:
-    """Exports a checkpoint to a `.bnn` file. Raises ExportError or VerifyError and then leaves no file behind."""
+    """Exports a network to a `.bnn` file, or to a float ONNX model if that is called `.onnx`.
+
+    `source` is a checkpoint, an `.onnx` file, a `.pt2` program, or FILE.py:NAME, whose code is then run. Raises
+    ExportError or VerifyError and then leaves no file behind.
+    """
     options = options or ExportOptions()
-    path = Path(checkpoint)
-    _check_target(Path(output), options.force, path)
-    return export_source(checkpoint_file.source(path, options.arch, options.input_size), output, options)
+    check_target(output, options.force, source)
+    return export_source(open_source(source, options), output, options)
+
+
+def open_source(source: str | os.PathLike[str], options: ExportOptions) -> Source:
+    """What a file holds, by its suffix; FILE.py:NAME is run."""
+    path = Path(source)
+    if python_file.is_python(os.fspath(source)):
+        checkpoint = None if options.checkpoint is None else Path(options.checkpoint)
+        found = python_file.source(os.fspath(source), options.input, checkpoint)
+    elif options.checkpoint is not None or options.input is not None:
+        raise ExportError(f"{path}: a checkpoint to load and --input are for networks given as FILE.py:NAME")
+    elif path.suffix == ".onnx":
+        from ovsw.export.frontend import onnx_file
+
+        found = onnx_file.source(path)
+    elif path.suffix == ".pt2":
+        found = pt2.source(path, options.allow_unsafe)
+    else:
+        found = checkpoint_file.source(path, options.arch, options.input_size)
+    if found.asks_normalisation and options.mean is None:
+        known = ", ".join(NORMALISATIONS)
+        raise ExportError(
+            f"{path}: how are its images normalised? --mean and --std take a number per channel or a name ({known}, or "
+            "none for pixels scaled to 0..1)"
+        )
+    return found
 
 
 def export_module(
-    model: nn.Module,
+    model: nn.Module | Callable[[torch.Tensor], Any],
     example_input: torch.Tensor | Sequence[int],
     output: str | os.PathLike[str],
     *,
     name: str | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
+    mean: str | Sequence[float] | None = None,
+    std: str | Sequence[float] | None = None,
     resize: int | None = None,
     labels: str | Sequence[str] | None = None,
     numerics: str = "auto",
@@ -119,22 +168,26 @@ def export_module(
     verify: int = 4,
     images: str | None = None,
     max_images: int | None = None,
+    calibration: str | np.ndarray | torch.Tensor | None = None,
     force: bool = False,
 ) -> Report:
-    """Exports a binary network of your own to a `.bnn` file: any module of known layers.
+    """Exports a binary network of your own, any module or function of a tensor, to a `.bnn` file (or `.onnx`).
 
-        report = export_module(model, torch.zeros(1, 3, 32, 32), "m.bnn", mean=(0.5,) * 3, std=(0.25,) * 3)
+        report = export_module(model, torch.zeros(1, 3, 32, 32), "m.bnn", mean="cifar10", std="cifar10")
 
-    Known are the layers of `ovsw.nn`, the usual ones of `torch.nn`, and those given to `register_layer`. The module is
-    exported as it computes in eval mode; it is not changed, whatever mode it is in.
+    The model is run once, and what it computes of its input is recorded, in whatever way it is written. It is neither
+    changed nor copied, and exported as it computes in eval mode, whatever mode it is in. It may return a tensor or
+    several, vectors or maps.
 
     Args:
         example_input: an image (1, channels, height, width), of which only the shape counts, or that shape.
         name: how the file calls the network; default: the name of its class.
-        mean, std: per channel, of pixels scaled to 0..1, as in training. Default: 0 and 1, so pixels are scaled to 0..1
-            and no further; the report warns of it.
+        mean, std: per channel, of pixels scaled to 0..1, as in training, or "imagenet", "cifar10" or "cifar100".
+            Default: 0 and 1, so pixels are scaled to 0..1 and no further; the report warns of it.
         resize: what an image file's shorter side is scaled to before the centre is cut out; default: the input's size.
         labels: class names, a file of them, or "imagenet" or "cifar10"; default: none.
+        calibration: images for the scales of integer maps that no clamp bounds: a folder, uint8 (n, height, width,
+            channels), or normalised float32 (n, channels, height, width). Default: synthetic noise, with a warning.
 
     The other arguments are those of `ExportOptions`. Raises ExportError, which lists all that cannot be exported, or
     VerifyError, and then leaves no file behind.
@@ -150,13 +203,14 @@ def export_module(
         verify=verify,
         images=images,
         max_images=max_images,
+        calibration=calibration,
         force=force,
     )
-    _check_target(Path(output), force)
+    check_target(output, force)
     channels, height, width = _image_shape(example_input)
     resize = max(height, width) if resize is None else resize
     spec = InputSpec(channels, height, width, (0.0,) * channels, (1.0,) * channels, resize)
-    source = torch_module.source(model, spec, name or type(model).__name__)
+    source = torch_module.source(model, spec, name or _name(model))
     if mean is None and std is None:
         source.warnings.append("no mean and std given: pixels are scaled to 0..1 and no further")
     return export_source(source, output, options)
@@ -164,63 +218,122 @@ def export_module(
 
 def export_source(source: Source, output: str | os.PathLike[str], options: ExportOptions) -> Report:
     """The way from a source to a file, the same for all front ends."""
+    check_target(output, options.force, source.path)
+    return prepare(source, options, Path(output).suffix == ".onnx").write(Path(output))
+
+
+def prepare(source: Source, options: ExportOptions, as_onnx: bool = False) -> Prepared:
+    """Validates and builds what a source becomes. Raises ExportError, which lists all that cannot be exported."""
     _check_choices(options)
-    target = Path(output)
-    _check_target(target, options.force, source.path)
     warnings = source.warnings + validate(source.graph, options.zero_weights)
-    images = None if options.images is None else open_images(Path(options.images), source.num_classes)
     spec = _input(source, options)
     names = _labels(source, spec)
-    metadata = spec.metadata(source.name, source.num_classes, names)
+    metadata = {**spec.metadata(source.name, source.num_classes, names), **_meaning(source.graph)}
     if source.path is not None:
         metadata["source"] = source.path.name
-
-    floats = Candidate(build(source.graph, spec.mean, spec.std, metadata)[0])
+    floats = Candidate(build(source.graph, spec.mean, spec.std, metadata))
     integer, reason = None, None
-    if options.numerics != "float":
+    if options.numerics != "float" and not as_onnx:
         if spec.labels in BUILTIN:
             metadata = {**metadata, "labels": spec.labels}
+        integer, reason = _integer(source, spec, metadata, options)
+        warnings += integer.warnings if integer else []
+    return Prepared(source, options, spec, len(names), floats, integer, reason, warnings)
+
+
+@dataclass
+class Prepared:
+    """A network on its way to a file: proved, measured and written by `write`."""
+
+    source: Source
+    options: ExportOptions
+    spec: InputSpec
+    labels: int
+    floats: Candidate
+    integer: IntegerCandidate | None
+    not_integer: str | None
+    warnings: list[str]
+
+    @property
+    def chosen(self) -> Candidate:
+        return self.integer or self.floats
+
+    def write(self, target: Path) -> Report:
+        """Raises VerifyError if engine and original do not agree, and then writes nothing."""
+        source, options, spec, integer = self.source, self.options, self.spec, self.integer
+        images = None if options.images is None else open_images(Path(options.images), source.num_classes)
+        verification = verify(source, self.floats, options.verify)  # that the network was read right
+        integer_verification = verify_integer(source, spec, integer, options.verify) if integer else None
+        accuracy = None
+        if images is not None:
+            accuracy = measure(source.reference, self.chosen.logits, images, spec, options.max_images)
+        data = _onnx(source, spec) if target.suffix == ".onnx" else self.chosen.data
         try:
-            model, more = build(source.graph, spec.mean, spec.std, metadata, "integer", *_widths(source, options))
-            integer = Candidate(model)
-            warnings += more
-        except NotIntegerError as e:
-            reason = str(e)
-            if options.numerics == "integer" or options.weights == "int8" or options.stem is not None:
-                raise ExportError(f"the network cannot be exported with --numerics integer: {e}") from None
-    count, chosen = options.verify, integer or floats
-    verification = verify(source, floats, count) if count else None  # that the network was read right
-    integer_verification = verify_integer(source, spec, integer, count) if count and integer else None
-    accuracy = None
-    if images is not None:
-        accuracy = measure(source.reference, chosen.engine.run, images, spec, options.max_images)
+            bnn.replace_file(target, data)
+        except OSError as e:
+            raise ExportError(f"{target}: cannot be written: {e.strerror or e}") from None
+        return Report(
+            output=str(target),
+            arch=source.name,
+            num_classes=source.num_classes,
+            outputs=[node.shape for node in source.graph.outputs],
+            input_size=max(spec.height, spec.width),
+            input_shape=spec.shape,
+            mean=spec.mean,
+            std=spec.std,
+            learned_scale=source.learned_scale,
+            numerics=self.chosen.model.numerics,
+            labels=self.labels,
+            layers=layers(self.chosen.model),
+            bytes=len(data),
+            parameters=source.parameters,
+            verification=verification,
+            integer_verification=integer_verification,
+            accuracy=accuracy,
+            not_integer=self.not_integer,
+            calibrated=integer.origin if integer else None,
+            warnings=self.warnings,
+        )
+
+
+def _onnx(source: Source, spec: InputSpec) -> bytes:
+    from ovsw.export import onnx_out
+
+    about = {"deployed": source.deployed, "learned_scale": source.learned_scale}
+    return onnx_out.to_bytes(source.graph, spec, source.name, about)
+
+
+def _integer(
+    source: Source, spec: InputSpec, metadata: dict[str, Any], options: ExportOptions
+) -> tuple[IntegerCandidate | None, str | None]:
+    """The network in integers, or why it has none."""
+    given = calibration(options.images if options.calibration is None else options.calibration, spec)
+    widths = _widths(source, options)
     try:
-        bnn.replace_file(target, chosen.data)
-    except OSError as e:
-        raise ExportError(f"{target}: cannot be written: {e.strerror or e}") from None
-    return Report(
-        output=str(target),
-        arch=source.name,
-        num_classes=source.num_classes,
-        input_size=max(spec.height, spec.width),
-        input_shape=spec.shape,
-        mean=spec.mean,
-        std=spec.std,
-        learned_scale=source.learned_scale,
-        numerics=chosen.model.numerics,
-        labels=len(names),
-        layers=layers(chosen.model),
-        bytes=len(chosen.data),
-        parameters=source.parameters,
-        verification=verification,
-        integer_verification=integer_verification,
-        accuracy=accuracy,
-        not_integer=reason,
-        warnings=warnings,
-    )
+        built = build(source.graph, spec.mean, spec.std, metadata, "integer", *widths, calibration=given.images)
+    except NotIntegerError as e:
+        if options.numerics == "integer" or options.weights == "int8" or options.stem is not None:
+            raise ExportError(f"the network cannot be exported with --numerics integer: {e}") from None
+        return None, str(e)
+    candidate = IntegerCandidate(built, given)
+    if built.measured and given.synthetic:
+        candidate.warnings.append(
+            f"the scales of {len(built.measured)} maps that are not clamped come from synthetic noise; --calibrate DIR "
+            "measures them on images"
+        )
+    return candidate, None
 
 
-def _check_target(target: Path, force: bool, source: Path | None = None) -> None:
+def _meaning(graph: ir.Graph) -> dict[str, str]:
+    """What the numbers of the output are, if they are no logits."""
+    if not isinstance(graph.output, ir.Softmax):
+        return {}
+    return {"output": "log_probabilities" if graph.output.log else "probabilities"}
+
+
+def check_target(output: str | os.PathLike[str], force: bool, source: str | os.PathLike[str] | None = None) -> None:
+    """Raises ExportError if the file may not or cannot be written."""
+    target, source = Path(output), None if source is None else Path(source)
     """Refuses an output that cannot or must not be written, before any work is done."""
     if not target.parent.is_dir():
         raise ExportError(f"{target}: the folder {target.parent} does not exist")
@@ -242,6 +355,8 @@ def _check_choices(options: ExportOptions) -> None:
     for what, value, known in choices:
         if value not in known:
             raise ExportError(f"--{what} is {value!r}; known are {', '.join(filter(None, known))}")
+    if options.verify < 1:
+        raise ExportError(f"--verify is {options.verify}; an export is compared with the original on 1 image at least")
     if options.numerics == "float" and (options.weights == "int8" or options.stem is not None):
         raise ExportError("--weights and --stem are for integer files, --numerics float has none")
 
@@ -254,17 +369,44 @@ def _widths(source: Source, options: ExportOptions) -> tuple[str, str]:
 
 
 def _image_shape(example: torch.Tensor | Sequence[int]) -> tuple[int, int, int]:
+    if not isinstance(example, torch.Tensor) and not _is_shape(example):
+        raise ExportError(
+            f"example_input is a {type(example).__name__}, expected a tensor (1, channels, height, width) or that shape"
+        )
     shape = tuple(example.shape) if isinstance(example, torch.Tensor) else tuple(example)
     if len(shape) != 4 or shape[0] != 1 or not all(isinstance(n, int) and n > 0 for n in shape):
         raise ExportError(f"example_input has the shape {shape}, expected (1, channels, height, width)")
     return shape[1:]
 
 
+def _is_shape(example: Any) -> bool:
+    return isinstance(example, Sequence) and all(isinstance(n, int) for n in example)
+
+
+def _name(model: Any) -> str:
+    return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", type(model).__name__)
+
+
+def _normalisation(what: str, given: str | Sequence[float] | None, usual: tuple[float, ...]) -> tuple[float, ...]:
+    """Numbers per channel as they are given, or of the normalisation that is named."""
+    if given is None:
+        return usual
+    if not isinstance(given, str):
+        return tuple(map(float, given))
+    if given == "none":
+        return tuple(0.0 if what == "mean" else 1.0 for _ in usual)
+    if given not in NORMALISATIONS:
+        raise ExportError(f"--{what}: '{given}' is neither numbers nor one of {', '.join(NORMALISATIONS)}, none")
+    mean, std = NORMALISATIONS[given]
+    return mean if what == "mean" else std
+
+
 def _input(source: Source, options: ExportOptions) -> InputSpec:
     """The source's input with what the options change of it."""
     spec = source.input
-    mean = spec.mean if options.mean is None else tuple(map(float, options.mean))
-    std = spec.std if options.std is None else tuple(map(float, options.std))
+    mean = _normalisation("mean", options.mean, spec.mean)
+    named = options.mean if isinstance(options.mean, str) else None  # a name tells both
+    std = _normalisation("std", named if options.std is None else options.std, spec.std)
     for what, values in (("mean", mean), ("std", std)):
         if len(values) != spec.channels:
             raise ExportError(f"--{what} takes {spec.channels} numbers, one per channel, not {len(values)}")

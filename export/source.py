@@ -26,6 +26,7 @@ class Source:
         learned_scale: whether the binary layers' scales were trained.
         path: the file that it was read from, if any.
         deployed: the widths of `weights` and `stem` in whose arithmetic it was trained, if any.
+        asks_normalisation: whether nothing tells how images are normalised, so that the user has to.
         warnings: what the front end has to say.
     """
 
@@ -37,6 +38,7 @@ class Source:
     learned_scale: bool = False
     path: Path | None = None
     deployed: dict[str, str] = field(default_factory=dict)
+    asks_normalisation: bool = False
     warnings: list[str] = field(default_factory=list)
 
     @property

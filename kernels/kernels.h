@@ -100,8 +100,8 @@ struct Border {
   const std::int32_t* base;  // [class][padded_channels]
   const std::int32_t* row_class;
   const std::int32_t* col_class;
-  // bconv in float, null where there is none of it: what taps outside add to a dot, [class][padded_channels], and with
-  // a window scale the base of the window's sum, sum = window[class] + 2 * popcount(patch).
+  // bconv in float, null where there is none of it: what taps outside add to a dot, [class][padded_channels]; and with
+  // a window scale the sum over the window, (window[2 * class] + 2 * popcount(patch)) + window[2 * class + 1].
   const double* outside;
   const double* window;
 };

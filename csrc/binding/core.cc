@@ -85,6 +85,17 @@ void run_marked(Model& model, const Pixels& image, std::uintptr_t mark) {
   engine.run(image_at(image, 0), logits.data(), reinterpret_cast<void (*)()>(mark));
 }
 
+// Channels, height and width of each output.
+py::list output_shapes(const Model& model) {
+  py::list shapes;
+  const Plan& plan = model.engine->plan();
+  for (std::size_t i = 0; i < plan.outputs.size(); ++i) {
+    const Value& v = plan.output_value(i);
+    shapes.append(py::make_tuple(v.c, v.h, v.w));
+  }
+  return shapes;
+}
+
 py::list steps(const Model& model) {
   py::list rows;
   for (const Step& step : model.engine->plan().steps) {
@@ -159,7 +170,7 @@ PYBIND11_MODULE(_core, m) {
       .def_property_readonly("labels", [](const Model& model) { return model.metadata.labels; })
       .def_property_readonly("resize", [](const Model& model) { return model.metadata.resize; })
       .def_property_readonly("threads", [](const Model& model) { return model.engine->threads(); })
-      .def_property_readonly("outputs", [](const Model& model) { return model.engine->outputs(); })
+      .def_property_readonly("output_shapes", output_shapes)
       .def_property_readonly("isa", of_plan([](const Plan& p) { return p.table->name; }))
       .def_property_readonly("numerics", of_plan([](const Plan& p) { return numerics_name(p.numerics); }))
       .def_property_readonly("input_shape",

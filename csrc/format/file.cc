@@ -14,12 +14,14 @@ namespace {
 constexpr unsigned char kMagic[8] = {0x89, 'B', 'N', 'N', '\r', '\n', 0x1A, '\n'};
 constexpr std::uint16_t kMajor = 1;
 constexpr std::size_t kHeaderBytes = 64, kValueBytes = 16, kTensorBytes = 40, kOpBytes = 80;
-constexpr std::uint32_t kMaxCount = 16384, kMaxDim = 1u << 20;
+constexpr std::uint32_t kMaxCount = 16384, kMaxDim = 1u << 20, kMaxOutputs = 1024;
 constexpr std::uint32_t kMaxStrings = 1u << 22, kMaxMetadata = 1u << 24, kMaxName = 255;
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the loader copies little-endian fields as they are"
 #endif
+
+constexpr unsigned kCeil = 1, kExcludePad = 2;  // flags of an op
 
 // Takes fields one after another from a record whose bounds were checked.
 class Fields {
@@ -147,15 +149,25 @@ OpRecord parse_op(std::size_t i, const std::byte* at, const std::string& strings
   op.slope = ref("slope", tensors);
   op.clamp_lo = f.take<float>();
   op.clamp_hi = f.take<float>();
-  for (std::uint16_t* field : {&op.window_h, &op.window_w, &op.stride_h, &op.stride_w, &op.pad_h, &op.pad_w,
-                               &op.channels_before, &op.channels_after}) {
+  for (std::uint16_t* field : {&op.window_h, &op.window_w, &op.stride_h, &op.stride_w, &op.pad_h, &op.pad_w}) {
     *field = f.take<std::uint16_t>();
   }
+  op.pad_value = Fields(f).take<float>();
+  op.channels_before = f.take<std::uint16_t>();
+  op.channels_after = f.take<std::uint16_t>();
   const bool shifts = numerics == Numerics::kInteger;
   op.shift = shifts ? ref("shift", tensors) : kAbsent;
-  for (int r = shifts ? 1 : 0; r < 3; ++r) {
-    check(f.take<std::uint32_t>() == 0, "op ", i, " '", op.name, "': reserved bytes are not zero");
-  }
+  const bool no_shift = shifts || f.take<std::uint32_t>() == 0;
+  const auto threshold = f.take<std::uint32_t>();  // its number plus 1
+  check(threshold <= tensors, "op ", i, " '", op.name, "': threshold refers to ", threshold - 1, ", there are ",
+        tensors);
+  op.threshold = threshold ? threshold - 1 : kAbsent;
+  op.gap_h = f.take<std::uint8_t>();
+  op.gap_w = f.take<std::uint8_t>();
+  const auto flags = f.take<std::uint16_t>();
+  check(no_shift && flags <= (kCeil | kExcludePad), "op ", i, " '", op.name, "': reserved bytes are not zero");
+  op.ceil = (flags & kCeil) != 0;
+  op.exclude_pad = (flags & kExcludePad) != 0;
   check(op.input != kAbsent, "op ", i, " '", op.name, "': no input");
   return op;
 }
@@ -184,11 +196,12 @@ File parse_file(const std::byte* data, std::size_t size) {
   const auto op_count = f.take<std::uint32_t>();
   const auto strings_size = f.take<std::uint32_t>();
   const auto metadata_size = f.take<std::uint32_t>();
-  file.output = f.take<std::uint32_t>();
+  file.outputs.push_back(f.take<std::uint32_t>());
   file.mean = f.take<std::uint32_t>();
   file.std = f.take<std::uint32_t>();
   const auto numerics = f.take<std::uint32_t>();
-  check(header_size == kHeaderBytes, "header_size is ", header_size, ", expected ", kHeaderBytes);
+  check(header_size % 4 == 0 && header_size >= kHeaderBytes && header_size < kHeaderBytes + 4 * kMaxOutputs,
+        "header_size is ", header_size, ", expected ", kHeaderBytes, " and 4 for each further output");
   const auto check_count = [](const char* what, std::uint32_t n) {
     check(n >= 1 && n <= kMaxCount, what, " is ", n, ", allowed are 1 to ", kMaxCount);
   };
@@ -197,21 +210,29 @@ File parse_file(const std::byte* data, std::size_t size) {
   check_count("op_count", op_count);
   check(strings_size <= kMaxStrings, "strings_size ", strings_size, " is over its cap of ", kMaxStrings);
   check(metadata_size <= kMaxMetadata, "metadata_size ", metadata_size, " is over its cap of ", kMaxMetadata);
-  check(file.output < value_count, "header field output is ", file.output, ", there are ", value_count);
+  check(file.outputs[0] < value_count, "header field output is ", file.outputs[0], ", there are ", value_count);
   check(file.mean < tensor_count, "header field mean is ", file.mean, ", there are ", tensor_count);
   check(file.std < tensor_count, "header field std is ", file.std, ", there are ", tensor_count);
   check(numerics <= std::uint32_t(Numerics::kInteger), "numerics ", numerics, " is unknown");
   file.numerics = Numerics(numerics);
 
-  const std::size_t at_tensors = kHeaderBytes + kValueBytes * value_count;
+  const std::size_t at_tensors = header_size + kValueBytes * value_count;
   const std::size_t at_ops = at_tensors + kTensorBytes * tensor_count;
   const std::size_t at_strings = at_ops + kOpBytes * op_count;
   const std::size_t at_metadata = at_strings + strings_size;
   std::size_t end = at_metadata + metadata_size;
   check(end <= size, "tables end at byte ", end, ", the file has ", size);
 
+  for (std::size_t at = kHeaderBytes; at < header_size; at += 4) {
+    file.outputs.push_back(f.take<std::uint32_t>());
+    check(file.outputs.back() < value_count, "a further output is value ", file.outputs.back(), ", there are ",
+          value_count);
+  }
+  std::vector<std::uint32_t> sorted = file.outputs;
+  std::sort(sorted.begin(), sorted.end());
+  check(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(), "an output is named twice");
   for (std::size_t i = 0; i < value_count; ++i) {
-    file.values.push_back(parse_value(i, data + kHeaderBytes + kValueBytes * i));
+    file.values.push_back(parse_value(i, data + header_size + kValueBytes * i));
   }
   for (std::size_t i = 0; i < tensor_count; ++i) {
     file.tensors.push_back(parse_tensor(i, data + at_tensors + kTensorBytes * i, data, size, &end));

@@ -31,15 +31,20 @@ struct TensorView {
 struct OpRecord {
   std::string name;
   std::uint16_t kind, activation;
-  std::uint32_t input, residual, out, bits, weight, scale, offset, slope, shift;
+  std::uint32_t input, residual, out, bits, weight, scale, offset, slope, shift, threshold;
   float clamp_lo, clamp_hi;
-  std::uint16_t window_h, window_w, stride_h, stride_w, pad_h, pad_w, channels_before, channels_after;
+  std::uint16_t window_h, window_w, stride_h, stride_w, pad_h, pad_w;
+  std::uint16_t channels_before, channels_after;
+  float pad_value;  // the bytes of channels_before and channels_after once more: an op has the ones or the other
+  std::uint8_t gap_h, gap_w;
+  bool ceil, exclude_pad;
 };
 
 struct File {
   std::uint16_t major, minor;
   Numerics numerics;
-  std::uint32_t output, mean, std;
+  std::uint32_t mean, std;
+  std::vector<std::uint32_t> outputs;
   std::vector<ValueRecord> values;
   std::vector<TensorView> tensors;
   std::vector<OpRecord> ops;

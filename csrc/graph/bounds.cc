@@ -36,19 +36,25 @@ class Checker {
 
   void check_op(const Op& op) {
     const std::int64_t q = largest_result(op);
-    const std::int64_t residual = op.residual == kAbsent ? 0 : most_[op.residual];
+    const bool adds = op.residual != kAbsent && !op.traits->is(kOperand);
+    const std::int64_t residual = adds ? most_[op.residual] : 0;
     require(op, q + residual <= kInt32, "its sum with the residual may leave 32 bits");
     if (op.out == kAbsent) return;
     const bool wide = graph_.values[op.out].kind == Element::kI32;
     const std::int64_t limit = std::int64_t(std::max(std::abs(op.clamp_lo), std::abs(op.clamp_hi)));
-    const bool hands_on = op.traits->is(kHandsOn) && op.residual == kAbsent && op.act == Act::kNone;
-    most_[op.out] = wide ? q : hands_on ? std::min(limit, most_[op.input]) : limit;
+    const bool hands_on = op.traits->is(kHandsOn) && !adds && op.act == Act::kNone;
+    most_[op.out] = wide ? q : hands_on ? std::min(limit, handed_on(op)) : limit;
+  }
+
+  std::int64_t handed_on(const Op& op) const {
+    const std::int64_t other = op.residual == kAbsent ? 0 : most_[op.residual];
+    return std::max({most_[op.input], other, std::int64_t(std::abs(op.pad_value))});
   }
 
   // The largest |q| that an op can compute.
   std::int64_t largest_result(const Op& op) const {
     const Shape& s = op.shape;
-    const std::size_t taps = std::size_t(s.window_h) * std::size_t(s.window_w) * std::size_t(s.in_c);
+    const std::size_t taps = op.taps() * std::size_t(s.group_in());
     const auto* shifts = op.constant<std::uint8_t>(kShift);
     std::int64_t most = shifts ? 0 : kInt16;
     for (int c = 0; shifts && c < s.out_c; ++c) {
@@ -65,10 +71,15 @@ class Checker {
   std::int64_t channel_result(const Op& op, int c, std::size_t taps, int shift) const {
     const Shape& s = op.shape;
     const std::int64_t offset = std::abs(std::int64_t(op.constant<std::int32_t>(kOffset)[c]));
-    if (op.core == Core::kBconv) {
+    if (op.traits->is(kBinary)) {
       const std::int64_t scale = op.constant<std::int16_t>(kScale)[c];
       require(op, scale >= 0, "scale[", c, "] is ", scale, ", expected 0 or more");
-      const std::int64_t sum = scale * std::int64_t(taps) + offset;
+      const auto* window = op.constant<std::int16_t>(kWindow);
+      const std::int64_t factor = scale + (window ? std::abs(std::int64_t(window[c])) : 0);
+      const double outside = std::abs(double(op.pad_value));
+      const std::int64_t rounding = outside == std::floor(outside) ? 0 : 1;
+      const std::int64_t most = std::max<std::int64_t>(1, std::int64_t(std::ceil(outside)));
+      const std::int64_t sum = factor * std::int64_t(taps) * most + offset + rounding;
       return sum <= kInt32 ? shifted(sum, shift) : sum;
     }
     if (op.core == Core::kAvgpool) {
@@ -77,19 +88,24 @@ class Checker {
       return shifted(kInt16 * n * std::abs(std::int64_t(op.constant<std::int16_t>(kScale)[c])) + offset, shift) +
              kInt16;
     }
+    if (op.core == Core::kMul) {
+      const std::int64_t scale = std::abs(std::int64_t(op.constant<std::int16_t>(kScale)[c]));
+      return shifted(kInt16 * kInt16 * scale + offset, shift) + kInt16;
+    }
     std::int64_t weights = 0;
     for (std::size_t i = 0; i < taps; ++i) weights += std::abs(int(op.int_weight(std::size_t(c) * taps + i)));
     if (op.core == Core::kLinear) return ((kInt16 * weights) >> shift) + 1 + offset;
     const std::int64_t products = most_[op.input] * weights;
     if (products > kInt32) return products;
-    const std::int64_t sum = products + offset + (op.on_pixels() ? zero_point(op, c, taps) : 0);
+    const std::int64_t sum = products + offset + (op.on_pixels ? zero_point(op, c, taps) : 0);
     return sum <= kInt32 ? shifted(sum, shift) : sum;
   }
 
   std::int64_t zero_point(const Op& op, int c, std::size_t taps) const {
     std::int64_t sum = 0;
+    const int channels = op.shape.group_in(), first = c / op.shape.group_out() * channels;
     for (std::size_t i = 0; i < taps; ++i) {
-      const int channel = int(i % std::size_t(op.shape.in_c));
+      const int channel = first + int(i % std::size_t(channels));
       sum += std::abs(int(op.int_weight(std::size_t(c) * taps + i))) * std::abs(graph_.zero(channel));
     }
     return (sum + 255) / 256 + 1;

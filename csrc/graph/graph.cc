@@ -12,6 +12,8 @@ namespace {
 // Largest map, in elements: 2^27 floats are 512 MiB.
 constexpr std::size_t kMaxElements = std::size_t(1) << 27;
 constexpr int kMaxInputChannels = 1024;
+constexpr float kMaxPadValue = 1024;       // of bconv
+constexpr std::uint32_t kTableSize = 257;  // of the activation table
 
 std::string dims(const Value& v) { return text(v.c, "x", v.h, "x", v.w); }
 
@@ -32,10 +34,14 @@ class OpBuilder {
     op_.traits = traits_;
     op_.name = r_.name;
     op_.input = r_.input;
+    require(integer_ || !traits_->is(kIntegersOnly), traits_->name, " is for integer numerics only");
     const Value& in = read(r_.input, "input", input_kind());
-    op_.core = in.kind == Element::kU8 ? Core::kConvPixels : traits_->core;
+    op_.on_pixels = in.kind == Element::kU8;
     set_shape(in);
+    set_operand(in);
     set_weight();
+    set_indices(in);
+    set_core();
     set_activation();
     set_constants();
     set_residual();
@@ -57,13 +63,13 @@ class OpBuilder {
 
   Element input_kind() const {
     if (traits_->is(kBinary)) return Element::kBits;
-    if (!integer_) return Element::kF32;
+    if (!integer_ || traits_->is(kBare)) return Element::kF32;
     return traits_->is(kOnPixels) && graph_.values[r_.input].kind == Element::kU8 ? Element::kU8 : Element::kI16;
   }
 
   Element out_kind() const {
-    if (!integer_ || traits_->is(kLogits)) return Element::kF32;
-    const bool wide = traits_->is(kWide) && !op_.on_pixels() && r_.out != kAbsent;
+    if (!integer_ || traits_->is(kLogits) || traits_->is(kBare)) return Element::kF32;
+    const bool wide = traits_->is(kWide) && !op_.on_pixels && r_.out != kAbsent;
     return wide && graph_.values[r_.out].kind == Element::kI32 ? Element::kI32 : Element::kI16;
   }
 
@@ -118,15 +124,37 @@ class OpBuilder {
       const bool pixel = r_.window_h == 1 && r_.window_w == 1 && r_.stride_h == 1 && r_.stride_w == 1;
       refuse(!pixel || r_.pad_h != 0 || r_.pad_w != 0, "a window");
     }
-    if (!traits_->is(kPadsChannels)) refuse(r_.channels_before != 0 || r_.channels_after != 0, "channels to pad");
-    op_.channels_before = r_.channels_before;
-    s.out_c += r_.channels_before + r_.channels_after;
+    refuse((r_.gap_h != 0 || r_.gap_w != 0) && !traits_->is(kDilates), "dilation");
+    refuse(r_.ceil && !traits_->is(kCeils), "the flag ceil");
+    refuse(r_.exclude_pad && traits_->core != Core::kAvgpool, "the flag exclude_pad");
+    op_.exclude_pad = r_.exclude_pad;
+    set_padding();
     if (traits_->is(kFlat)) {
       const std::size_t features = in.pixels() * std::size_t(in.c);
       require(features <= (1u << 20), "has ", features, " input features, allowed are ", 1 << 20);
       s = {1, 1, int(features), 1, 1, int(features), 1, 1, 1, 1, 0, 0, 0, 0, 1};
     }
   }
+
+  // Channels, or what pixels outside the map count.
+  void set_padding() {
+    if (traits_->is(kPadValue)) {
+      op_.pad_value = r_.pad_value;
+      require(std::isfinite(r_.pad_value), "pad_value is ", r_.pad_value);
+      if (traits_->is(kBinary)) {
+        require(std::abs(r_.pad_value) <= kMaxPadValue, "pad_value is ", r_.pad_value, ", allowed are -", kMaxPadValue,
+                " to ", kMaxPadValue);
+      } else if (integer_) {
+        require(is_whole(r_.pad_value), "pad_value is ", r_.pad_value, ", expected a whole number of 16 bits");
+      }
+      return;
+    }
+    if (!traits_->is(kPadsChannels)) refuse(r_.channels_before != 0 || r_.channels_after != 0, "channels to pad");
+    op_.channels_before = r_.channels_before;
+    op_.shape.out_c += r_.channels_before + r_.channels_after;
+  }
+
+  static bool is_whole(float x) { return x >= -32768.0f && x <= 32767.0f && x == std::floor(x); }
 
   void set_window() {
     Shape& s = op_.shape;
@@ -136,51 +164,154 @@ class OpBuilder {
     s.stride_w = r_.stride_w;
     s.pad_h = r_.pad_h;
     s.pad_w = r_.pad_w;
+    s.gap_h = r_.gap_h;
+    s.gap_w = r_.gap_w;
     const int most = traits_->window;
     require(s.window_h >= 1 && s.window_w >= 1 && s.window_h <= most && s.window_w <= most, "window is ", s.window_h,
             "x", s.window_w, ", allowed are 1 to ", most);
     require(s.stride_h >= 1 && s.stride_w >= 1, "stride is ", s.stride_h, "x", s.stride_w);
-    require(s.pad_h < s.window_h && s.pad_w < s.window_w, "padding ", s.pad_h, "x", s.pad_w,
-            " is not smaller than the window");
-    require(s.in_h + 2 * s.pad_h >= s.window_h && s.in_w + 2 * s.pad_w >= s.window_w, "window ", s.window_h, "x",
-            s.window_w, " is larger than the padded map");
+    const int rows = (s.window_h - 1) * (s.gap_h + 1) + 1, columns = (s.window_w - 1) * (s.gap_w + 1) + 1;
+    require(s.pad_h < rows && s.pad_w < columns, "padding ", s.pad_h, "x", s.pad_w, " is not smaller than the window");
+    require(s.in_h + 2 * s.pad_h >= rows && s.in_w + 2 * s.pad_w >= columns, "window ", rows, "x", columns,
+            " is larger than the padded map");
     if (traits_->padding == Padding::kHalf) {
       require(2 * s.pad_h <= s.window_h && 2 * s.pad_w <= s.window_w, "is padded by more than half its window");
     }
-    if (traits_->padding == Padding::kNone) refuse(s.pad_h != 0 || s.pad_w != 0, "padding");
-    s.out_h = (s.in_h + 2 * s.pad_h - s.window_h) / s.stride_h + 1;
-    s.out_w = (s.in_w + 2 * s.pad_w - s.window_w) / s.stride_w + 1;
+    s.out_h = windows(s.in_h, rows, s.stride_h, s.pad_h);
+    s.out_w = windows(s.in_w, columns, s.stride_w, s.pad_w);
+    if (!traits_->is(kWeights)) {
+      require(all_reach(s.in_h, s.out_h, s.window_h, s.stride_h, s.pad_h, s.gap_h) &&
+                  all_reach(s.in_w, s.out_w, s.window_w, s.stride_w, s.pad_w, s.gap_w),
+              "has a window whose taps all lie outside the map");
+    }
+  }
+
+  // The number of windows of `size` pixels along one side.
+  int windows(int in, int size, int stride, int pad) const {
+    const int last = in + 2 * pad - size;
+    if (!r_.ceil) return last / stride + 1;
+    const int count = (last + stride - 1) / stride + 1;
+    return (count - 1) * stride >= in + pad ? count - 1 : count;
+  }
+
+  // Whether every window has a tap inside the map, which those of a dilated pool need not have.
+  static bool all_reach(int in, int out, int window, int stride, int pad, int gap) {
+    for (int o = 0; o < out; ++o) {
+      const int start = o * stride - pad, before = start < 0 ? (-start + gap) / (gap + 1) : 0;
+      if (before >= window || start + before * (gap + 1) >= in) return false;
+    }
+    return true;
+  }
+
+  // The second operand of mul and concat.
+  void set_operand(const Value& in) {
+    if (!traits_->is(kOperand)) return;
+    require(r_.residual != kAbsent, "residual, its second operand, is missing");
+    const Value& v = read(r_.residual, "residual", integer_ ? Element::kI16 : Element::kF32);
+    if (traits_->core != Core::kConcat) return;
+    require(v.h == in.h && v.w == in.w, "residual (value ", r_.residual, ") is ", dims(v), ", the input ", dims(in));
+    op_.shape.out_c = in.c + v.c;
   }
 
   // The number of output channels is the first dimension of the weights.
   void set_weight() {
-    if (!traits_->is(kWeights)) return refuse(r_.weight != kAbsent, "a weight");
+    if (!traits_->is(kWeights)) return refuse(r_.weight != kAbsent && !traits_->is(kIndices), "a weight");
     require(r_.weight != kAbsent, "weight is missing");
     const TensorView& t = file_.tensors[r_.weight];
     Shape& s = op_.shape;
     s.out_c = int(t.shape[0]);
+    if (traits_->is(kDilates) && t.shape.size() == 4 && std::uint32_t(s.in_c) % t.shape[3] == 0) {
+      s.groups = s.in_c / int(t.shape[3]);
+      require(s.out_c % s.groups == 0, "has ", s.groups, " groups, which do not divide its ", s.out_c,
+              " output channels");
+    }
     // Sizes of patches, dots and the border correction are int32.
     require(double(s.in_c) * s.window_h * s.window_w < 1e9, "has too many inputs per output");
     const auto u = [](int n) { return std::uint32_t(n); };
-    std::vector<std::uint32_t> shape{u(s.out_c), u(s.window_h), u(s.window_w), u(s.in_c)};
+    std::vector<std::uint32_t> shape{u(s.out_c), u(s.window_h), u(s.window_w), u(s.group_in())};
     if (traits_->is(kFlat)) shape = {u(s.out_c), u(s.in_c)};
     const Dtype real = !integer_ ? Dtype::kF32 : t.dtype == Dtype::kI8 ? Dtype::kI8 : Dtype::kI16;
     op_.weight = tensor(r_.weight, "weight", traits_->is(kBinary) ? Dtype::kBits : real, shape);
   }
 
+  // What gather and bilinear write has the shape of the values they write to; the weight says where it comes from.
+  void set_indices(const Value& in) {
+    if (!traits_->is(kIndices)) return;
+    const std::uint32_t written = r_.out != kAbsent ? r_.out : r_.bits;
+    require(written != kAbsent, "has no output");
+    const bool gathers = traits_->core == Core::kGather;
+    const Value& v = graph_.values[written];
+    Shape& s = op_.shape;
+    s.out_h = v.h;
+    s.out_w = v.w;
+    if (gathers) s.out_c = v.c;
+    const auto count = std::uint32_t(gathers ? s.out_c + s.out_h + s.out_w : 2 * (s.out_h + s.out_w));
+    op_.weight = tensor(r_.weight, "weight", Dtype::kI32, {count});
+    const auto* at = op_.weights<std::int32_t>();
+    if (gathers) {
+      at = check_indices(at, s.out_c, in.c, "channel");
+      at = check_indices(at, s.out_h, in.h, "row");
+      check_indices(at, s.out_w, in.w, "column");
+    } else {
+      at = check_shares(at, s.out_h, in.h, "row");
+      check_shares(at, s.out_w, in.w, "column");
+    }
+  }
+
+  // Those of gather along one side; returns their end.
+  const std::int32_t* check_indices(const std::int32_t* at, int count, int in, const char* what) const {
+    for (int i = 0; i < count; ++i) {
+      require(at[i] >= -1 && at[i] < in, "takes ", what, " ", i, " from ", what, " ", at[i], ", there are ", in);
+    }
+    return at + count;
+  }
+
+  // Those of bilinear likewise, each with the share of the one that follows.
+  const std::int32_t* check_shares(const std::int32_t* at, int count, int in, const char* what) const {
+    for (int i = 0; i < count; ++i) {
+      const std::int32_t index = at[2 * i], share = at[2 * i + 1];
+      require(share >= 0 && share < 1 << 30, "has a share of ", share, " for ", what, " ", i,
+              ", allowed are 0 to 2^30 - 1");
+      require(index >= 0 && index < in - (share != 0), "takes ", what, " ", i, " from ", what, " ", index,
+              share ? " and the next, there are " : ", there are ", in);
+    }
+    return at + 2 * count;
+  }
+
+  void set_core() {
+    op_.core = traits_->core;
+    const Shape& s = op_.shape;
+    if (traits_->is(kWeights) && (s.groups > 1 || s.gap_h > 0 || s.gap_w > 0)) {
+      op_.core = traits_->is(kBinary) ? Core::kBconvAny : Core::kConvAny;
+    } else if (op_.on_pixels) {
+      op_.core = Core::kConvPixels;
+    }
+  }
+
   void set_activation() {
-    require(r_.activation <= std::uint16_t(Act::kPrelu), "activation ", r_.activation, " is unknown");
+    require(r_.activation <= std::uint16_t(Act::kTable), "activation ", r_.activation, " is unknown");
     op_.act = Act(r_.activation);
+    if (traits_->is(kBare)) refuse(op_.act != Act::kNone, "an activation");
+    require(op_.act != Act::kSigmoid || !integer_, "has sigmoid, which integer numerics do not take");
+    if (op_.act == Act::kTable) {
+      require(integer_, "has a table, which float numerics do not take");
+      refuse(traits_->is(kWeights), "a table");
+    }
     op_.clamp_lo = r_.clamp_lo;
     op_.clamp_hi = r_.clamp_hi;
     if (op_.act == Act::kClamp) {
       require(r_.clamp_lo <= r_.clamp_hi, "clamps to [", r_.clamp_lo, ", ", r_.clamp_hi, "]");
     }
+    if (op_.act == Act::kStep) {
+      require(std::isfinite(r_.clamp_lo) && std::isfinite(r_.clamp_hi), "steps from ", r_.clamp_lo, " to ",
+              r_.clamp_hi);
+    }
     if (!integer_) return;
-    const auto whole = [](float x) { return x >= -32768.0f && x <= 32767.0f && x == std::floor(x); };
+    const bool whole = is_whole(op_.clamp_lo) && is_whole(op_.clamp_hi);
     if (op_.act == Act::kClamp) {
-      require(whole(op_.clamp_lo) && whole(op_.clamp_hi), "clamps to [", op_.clamp_lo, ", ", op_.clamp_hi,
-              "], expected whole numbers of 16 bits");
+      require(whole, "clamps to [", op_.clamp_lo, ", ", op_.clamp_hi, "], expected whole numbers of 16 bits");
+    } else if (op_.act == Act::kStep) {
+      require(whole, "steps from ", op_.clamp_lo, " to ", op_.clamp_hi, ", expected whole numbers of 16 bits");
     } else {
       op_.clamp_lo = -32768.0f;
       op_.clamp_hi = 32767.0f;
@@ -188,23 +319,24 @@ class OpBuilder {
   }
 
   void set_constants() {
-    const std::uint32_t refs[kConstantCount] = {r_.scale, r_.offset, r_.slope, r_.shift};
-    for (Constant which : {kScale, kOffset, kSlope, kShift}) {
+    const std::uint32_t refs[] = {r_.scale, r_.offset, r_.slope, r_.shift, r_.threshold};
+    for (Constant which : {kScale, kOffset, kSlope, kShift, kThreshold}) {
       const std::uint32_t ref = refs[which];
       const char* name = kConstantNames[which];
       const auto need = constant_need(*traits_, file_.numerics, op_.act, which);
-      if (which == kSlope && !need) {
-        require(op_.act != Act::kPrelu, "has prelu, which integer numerics do not take");
-        require(ref == kAbsent, "has a slope without prelu");
-      }
+      if (which == kSlope && !need) require(ref == kAbsent, "has a slope without prelu");
       if (!need) refuse(ref != kAbsent, text("a tensor as its ", name));
       if (!need || (ref == kAbsent && !need->always)) continue;
-      const bool one = integer_ && traits_->is(kLogits) && which == kScale;
-      op_.constants[which] = tensor(ref, name, need->dtype, {one ? 1u : std::uint32_t(op_.shape.out_c)});
+      const bool one = which == kScale && need->dtype == Dtype::kF32;  // of logits
+      const bool table = which == kSlope && op_.act == Act::kTable;
+      std::vector<std::uint32_t> shape{one ? 1u : table ? kTableSize : std::uint32_t(op_.shape.out_c)};
+      if (need->rows && ref != kAbsent && file_.tensors[ref].shape.size() == 2) shape.insert(shape.begin(), 2);
+      op_.constants[which] = tensor(ref, name, need->dtype, shape);
     }
+    require(r_.threshold == kAbsent || r_.bits != kAbsent, "has a threshold without bits");
     require((op_.constants[kScale] == nullptr) == (op_.constants[kOffset] == nullptr) || integer_,
             "has only one of scale and offset");
-    if (integer_ && traits_->is(kLogits)) {
+    if (integer_ && traits_->is(kFlat)) {
       const float scale = *op_.constant<float>(kScale);
       require(scale > 0, "scale is ", scale, ", expected a positive number");
     }
@@ -212,12 +344,14 @@ class OpBuilder {
 
   void set_residual() {
     op_.residual = r_.residual;
-    if (r_.residual != kAbsent) {
+    if (traits_->is(kBare)) refuse(r_.residual != kAbsent || r_.bits != kAbsent, "a residual or bits");
+    if (r_.residual != kAbsent && traits_->core != Core::kConcat) {
       const bool wide = integer_ && graph_.values[r_.residual].kind == Element::kI32;
       const Value& v = read(r_.residual, "residual", !integer_ ? Element::kF32 : wide ? Element::kI32 : Element::kI16);
       const Shape& s = op_.shape;
-      require(v.c == s.out_c && v.h == s.out_h && v.w == s.out_w, "residual (value ", r_.residual, ") is ", dims(v),
-              ", the output ", dims({v.kind, s.out_c, s.out_h, s.out_w}));
+      op_.per_channel = traits_->is(kPerChannel) && v.h == 1 && v.w == 1 && (s.out_h > 1 || s.out_w > 1);
+      require(v.c == s.out_c && (op_.per_channel || (v.h == s.out_h && v.w == s.out_w)), "residual (value ",
+              r_.residual, ") is ", dims(v), ", the output ", dims({v.kind, s.out_c, s.out_h, s.out_w}));
     }
     if (integer_ && out_kind() != Element::kI16) {
       require(op_.act == Act::kNone && op_.residual == kAbsent && r_.bits == kAbsent && r_.out != kAbsent, "writes ",
@@ -249,7 +383,7 @@ void check_tensor_uses(const File& file) {
   ++uses[file.mean];
   ++uses[file.std];
   for (const OpRecord& op : file.ops) {
-    for (std::uint32_t ref : {op.weight, op.scale, op.offset, op.slope, op.shift}) {
+    for (std::uint32_t ref : {op.weight, op.scale, op.offset, op.slope, op.shift, op.threshold}) {
       if (ref != kAbsent) ++uses[ref];
     }
   }
@@ -265,8 +399,8 @@ std::int64_t Graph::zero(int channel) const {
 }
 
 double Op::macs() const {
-  const double taps = double(shape.window_h) * shape.window_w * shape.in_c;
-  return traits->is(kWeights) ? taps * shape.out_h * shape.out_w * shape.out_c : 0.0;
+  const double size = double(taps()) * shape.group_in();
+  return traits->is(kWeights) ? size * shape.out_h * shape.out_w * shape.out_c : 0.0;
 }
 
 Graph build_graph(const File& file, const std::vector<std::uint32_t>& given) {
@@ -291,8 +425,10 @@ Graph build_graph(const File& file, const std::vector<std::uint32_t>& given) {
   for (std::uint32_t v : given) written.at(v) = true;
   for (std::size_t i = 0; i < file.ops.size(); ++i) graph.ops.push_back(OpBuilder(file, graph, i, &written).build());
   for (std::size_t i = 0; i < written.size(); ++i) check(written[i], "value ", i, " is never written");
-  graph.output = file.output;
-  check(graph.values[graph.output].kind == Element::kF32, "header field output (value ", graph.output, ") must be f32");
+  graph.outputs = file.outputs;
+  for (std::uint32_t v : graph.outputs) {
+    check(graph.values[v].kind == Element::kF32, "header field output (value ", v, ") must be f32");
+  }
   graph.mean = channel_tensor(file, file.mean, "header field mean", input.c);
   graph.std = channel_tensor(file, file.std, "header field std", input.c);
   for (float s : graph.std) check(std::isfinite(s) && s > 0, "header field std holds ", s, ", which is not positive");

@@ -17,6 +17,7 @@ struct Value {
   int c, h, w;
 
   std::size_t pixels() const { return std::size_t(h) * std::size_t(w); }
+  std::size_t elements() const { return pixels() * std::size_t(c); }
   std::size_t bytes() const {
     constexpr std::size_t kBytes[] = {4, 0, 2, 4, 1};  // of an element; bits come in words
     const std::size_t channels = std::size_t(c), words = (channels + 63) / 64;
@@ -30,14 +31,18 @@ struct Op {
   Core core;
   std::string name;
   std::uint32_t input, residual, out, bits;
-  Shape shape;  // of a flat op: the input taken as one pixel of h * w * c channels
+  bool on_pixels;
+  bool per_channel;  // the residual is one pixel that counts for every one
+  Shape shape;       // of a flat op: the input taken as one pixel of h * w * c channels
   int channels_before;
+  float pad_value;
+  bool exclude_pad;
   Act act;
   float clamp_lo, clamp_hi;
   const TensorView* weight;
-  const TensorView* constants[kConstantCount];
+  const TensorView* constants[kConstantCount];  // kWindow and kPositive are rows of others, and null here
 
-  bool on_pixels() const { return core == Core::kConvPixels; }
+  std::size_t taps() const { return std::size_t(shape.window_h) * std::size_t(shape.window_w); }
   // A tensor's elements; T is its dtype.
   template <typename T>
   const T* weights() const {
@@ -45,12 +50,16 @@ struct Op {
   }
   template <typename T>
   const T* constant(Constant which) const {
+    if (which == kWindow || which == kPositive) {
+      const TensorView* t = constants[which == kWindow ? kScale : kSlope];
+      return t && t->shape.size() > 1 ? reinterpret_cast<const T*>(t->data) + t->shape[1] : nullptr;
+    }
     return constants[which] ? reinterpret_cast<const T*>(constants[which]->data) : nullptr;
   }
   // Integer numerics, real weights: what weight i counts. On pixels an int8 is the upper byte of 16 bits.
   std::int16_t int_weight(std::size_t i) const {
     if (weight->dtype == Dtype::kI16) return weights<std::int16_t>()[i];
-    return std::int16_t(weights<std::int8_t>()[i] * (on_pixels() ? 256 : 1));
+    return std::int16_t(weights<std::int8_t>()[i] * (on_pixels ? 256 : 1));
   }
   double macs() const;
 };
@@ -59,7 +68,7 @@ struct Graph {
   Numerics numerics;
   std::vector<Value> values;  // values[0] is the input
   std::vector<Op> ops;        // in order of execution; every value is written once, before it is read
-  std::uint32_t output;
+  std::vector<std::uint32_t> outputs;
   std::vector<float> mean, std;  // per input channel
 
   // Integer numerics: the zero of an input channel in steps of 1/256 of a pixel value.

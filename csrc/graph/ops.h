@@ -18,21 +18,36 @@ enum class OpKind : std::uint16_t {
   kAvgpool = 5,
   kChannelPad = 6,
   kEltwise = 7,
+  kMul = 8,
+  kConcat = 9,
+  kGather = 10,
+  kBilinear = 11,
+  kSoftmax = 12,
+  kLogSoftmax = 13,
+  kToFloat = 14,
 };
 
-// How far a window may lie outside the map: not at all, by half of it, by all but one of its taps.
-enum class Padding { kNone, kHalf, kMost };
+// How far a window may lie outside the map: by half of its taps, by all of it but one pixel.
+enum class Padding { kHalf, kMost };
 
 enum OpFlags : unsigned {
-  kWeights = 1,       // [out][window_h][window_w][in], flat ones [out][features]
-  kBinary = 2,        // reads bits and has weights of bits
-  kFlat = 4,          // takes the map as one pixel
-  kPadsChannels = 8,  // has more channels than its input
-  kHandsOn = 16,      // gives out numbers of its input
+  kWeights = 1 << 0,       // [out][window_h][window_w][in / groups], flat ones [out][features]
+  kBinary = 1 << 1,        // reads bits and has weights of bits
+  kFlat = 1 << 2,          // takes the map as one pixel
+  kPadsChannels = 1 << 3,  // has more channels than its input
+  kHandsOn = 1 << 4,       // gives out numbers of its inputs, and no others but zero and pad_value
+  kDilates = 1 << 5,       // there may be gaps between the taps of its window
+  kCeils = 1 << 6,         // may have a last window that reaches beyond the padding
+  kPadValue = 1 << 7,      // has one
+  kIndices = 1 << 8,       // has a weight that says where rows and columns come from; what it writes has any shape
+  kOperand = 1 << 9,       // its residual is not added: it is the second operand
+  kPerChannel = 1 << 10,   // its residual may be one pixel, which counts for every one
+  kBare = 1 << 11,         // reads and writes f32 in both numerics, without constants, residual, activation or bits
   // In integers:
-  kOnPixels = 32,  // may read u8
-  kWide = 64,      // may write an i32, if it does not read u8
-  kLogits = 128,   // writes f32 and has no residual, activation or bits
+  kOnPixels = 1 << 12,      // may read u8
+  kWide = 1 << 13,          // may write an i32, if it does not read u8
+  kLogits = 1 << 14,        // writes f32 and has no residual, activation or bits
+  kIntegersOnly = 1 << 15,  // there is none in float
 };
 
 struct OpTraits {
@@ -42,7 +57,7 @@ struct OpTraits {
   unsigned flags;
   int window;  // the longest side; 0: it has none
   Padding padding;
-  // In integers; in float every op may have scale and offset of f64.
+  // In integers; in float every op but bare ones may have scale and offset of f64.
   std::optional<Dtype> scale;
   int max_shift;  // of its offset and shift; 0: it has none
 
@@ -50,13 +65,21 @@ struct OpTraits {
 };
 
 constexpr OpTraits kOps[] = {
-    {OpKind::kBconv, "bconv", Core::kBconv, kWeights | kBinary, 255, Padding::kMost, Dtype::kI16, 31},
-    {OpKind::kConv, "conv", Core::kConv, kWeights | kOnPixels | kWide, 255, Padding::kMost, {}, 31},
-    {OpKind::kLinear, "linear", Core::kLinear, kWeights | kFlat | kLogits, 0, Padding::kNone, Dtype::kF32, 47},
-    {OpKind::kMaxpool, "maxpool", Core::kMaxpool, kHandsOn, 255, Padding::kHalf, {}, 0},
-    {OpKind::kAvgpool, "avgpool", Core::kAvgpool, 0, 65535, Padding::kNone, Dtype::kI16, 47},
-    {OpKind::kChannelPad, "channel_pad", Core::kChannelPad, kPadsChannels | kHandsOn, 0, Padding::kNone, {}, 0},
-    {OpKind::kEltwise, "eltwise", Core::kEltwise, 0, 0, Padding::kNone, {}, 0},
+    {OpKind::kBconv, "bconv", Core::kBconv, kWeights | kBinary | kDilates | kPadValue, 255, Padding::kMost, Dtype::kI16,
+     31},
+    {OpKind::kConv, "conv", Core::kConv, kWeights | kDilates | kOnPixels | kWide, 255, Padding::kMost, {}, 31},
+    {OpKind::kLinear, "linear", Core::kLinear, kWeights | kFlat | kLogits, 0, {}, Dtype::kF32, 47},
+    {OpKind::kMaxpool, "maxpool", Core::kMaxpool, kHandsOn | kDilates | kCeils, 255, Padding::kHalf, {}, 0},
+    {OpKind::kAvgpool, "avgpool", Core::kAvgpool, kCeils, 65535, Padding::kHalf, Dtype::kI16, 47},
+    {OpKind::kChannelPad, "channel_pad", Core::kChannelPad, kPadsChannels | kHandsOn, 0, {}, {}, 0},
+    {OpKind::kEltwise, "eltwise", Core::kEltwise, kPerChannel, 0, {}, {}, 0},
+    {OpKind::kMul, "mul", Core::kMul, kOperand | kPerChannel, 0, {}, Dtype::kI16, 47},
+    {OpKind::kConcat, "concat", Core::kConcat, kOperand | kHandsOn, 0, {}, {}, 0},
+    {OpKind::kGather, "gather", Core::kGather, kIndices | kPadValue | kHandsOn, 0, {}, {}, 0},
+    {OpKind::kBilinear, "bilinear", Core::kBilinear, kIndices, 0, {}, {}, 0},
+    {OpKind::kSoftmax, "softmax", Core::kSoftmax, kBare, 0, {}, {}, 0},
+    {OpKind::kLogSoftmax, "log_softmax", Core::kLogSoftmax, kBare, 0, {}, {}, 0},
+    {OpKind::kToFloat, "to_float", Core::kToFloat, kLogits | kIntegersOnly, 0, {}, Dtype::kF64, 0},
 };
 
 // Null for a code that is none.
@@ -67,40 +90,42 @@ constexpr const OpTraits* op_traits(std::uint16_t kind) {
   return nullptr;
 }
 
-// A tensor per channel: its dtype, and whether it must be there.
+// A tensor per channel: its dtype, whether it must be there, and whether it may have a second row.
 struct Need {
   Dtype dtype;
   bool always;
+  bool rows = false;
 };
 
-// Whether an op has this constant; nothing if it must not.
+// Whether an op has this constant, one of the tensors that a record names; nothing if it must not.
 constexpr std::optional<Need> constant_need(const OpTraits& op, Numerics numerics, Act act, Constant which) {
   const bool integer = numerics == Numerics::kInteger;
+  if (op.is(kBare)) return {};
   switch (which) {
     case kScale:
-      if (!integer) return Need{Dtype::kF64, false};
-      if (op.scale) return Need{*op.scale, true};
+      if (!integer) return Need{Dtype::kF64, false, op.is(kBinary)};
+      if (op.scale) return Need{*op.scale, true, op.is(kBinary)};
       return {};
     case kOffset:
       if (!integer) return Need{Dtype::kF64, false};
       if (op.max_shift) return Need{Dtype::kI32, true};
+      if (op.scale) return Need{*op.scale, true};
       return {};
     case kSlope:
-      if (act == Act::kPrelu) return Need{integer ? Dtype::kI16 : Dtype::kF32, true};
+      if (act == Act::kPrelu) return Need{integer ? Dtype::kI16 : Dtype::kF32, true, true};
+      if (act == Act::kTable) return Need{Dtype::kI16, true};
       return {};
     case kShift:
       if (integer && op.max_shift) return Need{Dtype::kU8, true};
       return {};
     case kThreshold:
-    case kWindow:
-    case kPositive:
+      return Need{integer ? Dtype::kI16 : Dtype::kF32, false};
+    default:
       return {};
   }
-  return {};
 }
 
-constexpr const char* kConstantNames[kConstantCount] = {"scale",     "offset", "slope",   "shift",
-                                                        "threshold", "window", "positive"};
+constexpr const char* kConstantNames[] = {"scale", "offset", "slope", "shift", "threshold"};  // of a record
 
 constexpr const char* element_name(Element kind) {
   constexpr const char* kNames[] = {"f32", "bits", "i16", "i32", "u8"};

@@ -14,6 +14,8 @@ struct Block {
   std::size_t offset;
 };
 
+bool same_layout(const Value& a, const Value& b) { return a.kind == b.kind && a.c == b.c && a.h == b.h && a.w == b.w; }
+
 }  // namespace
 
 Arena place_values(const Graph& graph) {
@@ -24,7 +26,7 @@ Arena place_values(const Graph& graph) {
       if (v != kAbsent) last_read[v] = i;
     }
   }
-  last_read[graph.output] = end;
+  for (std::uint32_t v : graph.outputs) last_read[v] = end;
 
   std::vector<Block> blocks;
   std::vector<std::size_t> block_of(graph.values.size());
@@ -37,7 +39,7 @@ Arena place_values(const Graph& graph) {
     const Op& op = graph.ops[i];
     if (op.out != kAbsent) {
       if (op.residual != kAbsent && op.residual != op.input && last_read[op.residual] == i &&
-          graph.values[op.residual].kind == graph.values[op.out].kind) {
+          same_layout(graph.values[op.residual], graph.values[op.out])) {
         block_of[op.out] = block_of[op.residual];
         Block& block = blocks[block_of[op.residual]];
         block.last = std::max(block.last, last_read[op.out]);

@@ -13,7 +13,8 @@ struct Arena {
   std::size_t bytes;
 };
 
-// An op's output takes over its residual's place if nobody reads the residual afterwards.
+// An op's output takes over its residual's place if nobody reads the residual afterwards and both have the same shape:
+// a kernel then reads each number of it before it writes there.
 Arena place_values(const Graph& graph);
 
 }  // namespace ovsw

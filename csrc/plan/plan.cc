@@ -12,6 +12,14 @@ namespace {
 
 constexpr std::size_t kMaxArena = std::size_t(1) << 31;
 
+// Whether only the portable kernels know all parts of an op's epilogue.
+bool needs_portable(const Graph& graph, const Op& op) {
+  const bool convolves = op.core == Core::kBconv || op.core == Core::kConv || op.core == Core::kConvPixels;
+  return graph.numerics == Numerics::kInteger && convolves &&
+         (op.act == Act::kStep || op.constant<std::int16_t>(kThreshold) || op.constant<std::int16_t>(kPositive) ||
+          op.constant<std::int16_t>(kWindow));
+}
+
 class Planner {
  public:
   Planner(const Graph& graph, const KernelTable& table) : graph_(graph), table_(table) {}
@@ -22,7 +30,7 @@ class Planner {
     plan_->table = &table_;
     plan_->numerics = graph_.numerics;
     plan_->values = graph_.values;
-    plan_->output = graph_.output;
+    plan_->outputs = graph_.outputs;
     plan_->mean = graph_.mean;
     plan_->std = graph_.std;
     plan_->place = std::move(arena.offset);
@@ -34,7 +42,8 @@ class Planner {
 
  private:
   Step step(const Op& op) {
-    const Kernel& kernel = table_.kernel(graph_.numerics, op.core);
+    const KernelTable& table = needs_portable(graph_, op) ? choose_table("portable") : table_;
+    const Kernel& kernel = table.kernel(graph_.numerics, op.core);
     plan_->scratch_bytes = std::max(plan_->scratch_bytes, kernel.scratch_bytes(op.shape));
     plan_->borders.push_back(make_border(graph_, op));
     KernelArgs args{};
@@ -46,7 +55,14 @@ class Planner {
     args.lo = op.clamp_lo;
     args.hi = op.clamp_hi;
     args.channel_shift = op.channels_before;
-    for (int i = 0; i < kConstantCount; ++i) args.constants[i] = copy(op.constants[i]);
+    args.per_channel = op.per_channel;
+    args.exclude_pad = op.exclude_pad;
+    args.pad_value = op.pad_value;
+    for (Constant which : {kScale, kOffset, kSlope, kShift, kThreshold}) {
+      args.constants[which] = copy(op.constants[which], 0);
+    }
+    args.constants[kWindow] = copy(op.constants[kScale], 1);
+    args.constants[kPositive] = copy(op.constants[kSlope], 1);
     return {op.name, op.traits, &kernel, args, op.input, op.residual, op.out, op.bits, op.macs()};
   }
 
@@ -65,18 +81,20 @@ class Planner {
     return packed;
   }
 
-  // A tensor per channel, with zeros up to the next multiple of 64 elements; u8 come as int32.
-  const void* copy(const TensorView* t) {
-    if (!t) return nullptr;
-    const std::size_t n = t->shape[0], padded = std::size_t(padded_channels(int(n)));
+  // A row of a tensor per channel, with zeros up to the next multiple of 64 elements; u8 come as int32. Null if there
+  // is no such row.
+  const void* copy(const TensorView* t, std::size_t row) {
+    const std::size_t rows = !t ? 0 : t->shape.size() == 1 ? 1 : t->shape[0];
+    if (row >= rows) return nullptr;
+    const std::size_t n = t->shape.back(), padded = std::size_t(padded_channels(int(n))), row_bytes = t->bytes / rows;
     const bool widens = t->dtype == Dtype::kU8;
-    const std::size_t bytes = padded * (widens ? sizeof(std::int32_t) : t->bytes / n);
+    const std::size_t bytes = padded * (widens ? sizeof(std::int32_t) : row_bytes / n);
     void* to = keep(bytes);
     std::memset(to, 0, bytes);
     if (widens) {
       for (std::size_t i = 0; i < n; ++i) static_cast<std::int32_t*>(to)[i] = std::int32_t(t->data[i]);
     } else {
-      std::memcpy(to, t->data, t->bytes);
+      std::memcpy(to, t->data + row * row_bytes, row_bytes);
     }
     return to;
   }

@@ -28,7 +28,7 @@ struct Plan {
   const KernelTable* table;
   Numerics numerics;
   std::vector<Value> values;
-  std::uint32_t output;
+  std::vector<std::uint32_t> outputs;
   std::vector<float> mean, std;
   std::vector<Step> steps;
   std::vector<std::size_t> place;  // of each value in the arena, in bytes
@@ -39,7 +39,7 @@ struct Plan {
   std::size_t weight_bytes;
 
   const Value& input_value() const { return values[0]; }
-  const Value& output_value() const { return values[output]; }
+  const Value& output_value(std::size_t i) const { return values[outputs[i]]; }
 
   // A step's arguments with the values at memory(index).
   template <typename Memory>

@@ -58,7 +58,7 @@ class Engine::Context {
   T* input() const {
     return at<T>(0);
   }
-  const float* output() const { return at<const float>(plan_.output); }
+  const float* output(std::size_t i) const { return at<const float>(plan_.outputs[i]); }
 
   void run_step(std::size_t i) {
     const Step& step = plan_.steps[i];
@@ -139,8 +139,9 @@ void Engine::abandon_forked() {
 }
 
 std::size_t Engine::outputs() const {
-  const Value& v = plan_->output_value();
-  return v.pixels() * std::size_t(v.c);
+  std::size_t all = 0;
+  for (std::uint32_t v : plan_->outputs) all += plan_->values[v].elements();
+  return all;
 }
 
 void Engine::read_values(const Image& image, float* in) const {
@@ -182,7 +183,11 @@ void Engine::run(const Image& image, float* logits, const std::function<void()>&
     context->run_step(i);
     if (mark) mark();
   }
-  std::memcpy(logits, context->output(), outputs() * sizeof(float));
+  for (std::size_t i = 0; i < plan_->outputs.size(); ++i) {
+    const std::size_t count = plan_->output_value(i).elements();
+    std::memcpy(logits, context->output(i), count * sizeof(float));
+    logits += count;
+  }
 }
 
 }  // namespace ovsw

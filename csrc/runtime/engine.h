@@ -1,4 +1,4 @@
-// Runs a plan: images in, logits out. The loop over the steps allocates nothing.
+// Runs a plan: images in, numbers out, mostly logits. The loop over the steps allocates nothing.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ class Engine {
 
   const Plan& plan() const { return *plan_; }
   int threads() const { return threads_; }
-  std::size_t outputs() const;
+  std::size_t outputs() const;  // elements of all outputs of the plan together
 
-  // Writes `outputs()` logits. Safe to call from several threads at once; each call in progress has memory and worker
-  // threads of its own, kept for the next call. `mark`, if given, is called before the input is read, after that, and
-  // after each step.
+  // Writes `outputs()` numbers: one output after another, each row by row, pixel by pixel. Safe to call from several
+  // threads at once; each call in progress has memory and worker threads of its own, kept for the next call. `mark`, if
+  // given, is called before the input is read, after that, and after each step.
   void run(const Image& image, float* logits, const std::function<void()>& mark = {});
 
  private:

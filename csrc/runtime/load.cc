@@ -68,8 +68,8 @@ Model load_aligned(const std::string& name, const std::byte* data, std::size_t s
   try {
     const File file = parse_file(data, size);
     const Graph graph = build_graph(file);
-    const Value &input = graph.values[0], &output = graph.values[graph.output];
-    metadata = read_metadata(file.metadata, output.pixels() * std::size_t(output.c), std::max(input.h, input.w));
+    const Value &input = graph.values[0], &output = graph.values[graph.outputs[0]];
+    metadata = read_metadata(file.metadata, std::size_t(output.c), std::max(input.h, input.w));
     plan = make_plan(graph, table);
   } catch (const InvalidError& e) {
     throw ModelError(name + e.what());

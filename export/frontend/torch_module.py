@@ -1,423 +1,155 @@
-"""The front end for PyTorch modules: any network of known layers becomes a graph of nodes.
+"""The front end for PyTorch: any module or function becomes a graph of nodes, in whatever habit it is written.
 
-torch.fx records the calls; layers are recognised by their type, functions by identity. What is not known becomes an
-`Unsupported` node, so that `validate` can report everything at once. `register_layer` makes more layers known.
+It is run once under the recorder, with copies of its tensors, in eval mode, and in float64 if it computes the same
+there; it is not changed. What is not known becomes an `Unsupported` node, so that `validate` can report all at once.
 """
 
 from __future__ import annotations
 
-import copy
-import functools
-import operator
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import fx, nn
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
+from ovsw.export.frontend import elementwise, pools, windows
+from ovsw.export.frontend.layers import LAYERS
+from ovsw.export.frontend.lowering import Lowering
+from ovsw.export.frontend.recorder import record
+from ovsw.export.frontend.standin import standing_in
 from ovsw.export.source import Source
 from ovsw.networks import InputSpec
-from ovsw.nn import BinaryConv2d, ReActConv2d, Shift, binary_layers
+from ovsw.nn import binary_layers
 
-Converter = Callable[[str, list[ir.Node], ir.Shape, Any], ir.Node]
+Network = Callable[[Tensor], Any]
+assert all(module.__name__ for module in (elementwise, pools, windows))  # whose operations Lowering finds
+
+_AGREE = 1e-3  # of the largest output: float32 and float64, where no sign is different
+_TRIES = 6
 
 
-def source(model: nn.Module, spec: InputSpec, name: str, path: Path | None = None) -> Source:
-    """A module in eval mode as a source. It is not changed, nor are its weights copied where that can be avoided."""
+def source(model: Network, spec: InputSpec, name: str, path: Path | None = None) -> Source:
+    """A network as a source. `model` is a module, or any function that takes a tensor of images."""
     model = unwrapped(model)
-    return Source(
+    runner = _Runner(model, name, spec.shape)
+    module = model if isinstance(model, nn.Module) else nn.Module()
+    parameters = [p for n, p in module.named_parameters() if not n.endswith("scaling_factor")]
+    found = Source(
         name,
-        trace(in_eval(model, torch.float32), spec.shape),
-        _reference(model),
+        runner.graph(),
+        runner.reference,
         spec,
-        parameters=sum(p.numel() for n, p in model.named_parameters() if not n.endswith("scaling_factor")),
-        learned_scale=any(layer.scaling_factor is not None for layer in binary_layers(model).values()),
+        parameters=sum(p.numel() for p in parameters),
+        learned_scale=any(layer.learned_scale for layer in binary_layers(module).values()),
         path=path,
     )
+    found.warnings += runner.warnings
+    return found
 
 
-def register_layer(layer: type[nn.Module], converter: Converter) -> None:
-    """Makes a layer of your own known to the exporter: `converter(name, inputs, shape, module)` gives its node.
-
-    `inputs` are the nodes that the layer reads, `shape` is (channels, height, width) of its result, as torch computes
-    it. The converter may chain several nodes of `ovsw.export.ir` (of its first group) and returns the last one, which
-    has to compute what `module.forward` computes in eval mode: an export is checked against that before it is written.
-    Arrays are numpy, one number per channel; weights are float32 (out, in, height, width). Layers are recognised by
-    their exact type, and the exporter does not look inside them. Registering a type again replaces its converter.
-
-    Example: a hardtanh with a learned gain per channel.
-
-        class GainedHardtanh(nn.Module):
-            def __init__(self, channels):
-                super().__init__()
-                self.gain = nn.Parameter(torch.ones(1, channels, 1, 1))
-
-            def forward(self, x):
-                return self.gain * nn.functional.hardtanh(x)
-
-        def convert(name, inputs, shape, module):
-            clamp = ir.Act(f"{name}.clamp", inputs, shape, "clamp", -1.0, 1.0)
-            gain = module.gain.detach().double().numpy().reshape(-1)
-            return ir.Affine(name, [clamp], shape, scale=gain, offset=np.zeros_like(gain))
-
-        register_layer(GainedHardtanh, convert)
-
-    A binary convolution is an `ir.BinaryConv` of its latent weights, whose signs are taken, and a scale per channel.
-    """
-    if not (isinstance(layer, type) and issubclass(layer, nn.Module)):
-        raise TypeError(f"register_layer takes a subclass of torch.nn.Module, not {layer!r}")
-    if not callable(converter):
-        raise TypeError(f"register_layer({layer.__name__}): the converter is not callable")
-    _MODULES[layer] = converter
+def trace(model: Network, input_shape: ir.Shape) -> ir.Graph:
+    """The graph of `model` in eval mode for one image of `input_shape`."""
+    return _Runner(unwrapped(model), type(model).__name__, input_shape).graph()
 
 
-def in_eval(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of a module on the CPU, in eval mode, that shares with it all numbers that have this type already."""
-    owned = (t for m in model.modules() for part in (m._parameters, m._buffers, vars(m)) for t in part.values())
-    memo: dict[int, Any] = {}
-    try:
-        for tensor in (t for t in owned if isinstance(t, torch.Tensor)):
-            value = tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype)
-            is_parameter = isinstance(tensor, nn.Parameter)
-            memo[id(tensor)] = nn.Parameter(value, requires_grad=False) if is_parameter else value
-        return copy.deepcopy(model, memo).eval()
-    except (TypeError, ValueError, RuntimeError) as e:
-        raise ExportError(f"{type(model).__name__} cannot be copied: {_line(e)}") from None
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: Any) -> Any:
     """The network itself, without DataParallel, DistributedDataParallel or torch.compile around it."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     while isinstance(model, wrappers) or isinstance(getattr(model, "_orig_mod", None), nn.Module):
-        model = model.module if isinstance(model, wrappers) else model._orig_mod  # type: ignore[assignment]
+        model = model.module if isinstance(model, wrappers) else model._orig_mod
     return model
 
 
-def _reference(model: nn.Module) -> Callable[[np.ndarray], np.ndarray]:
-    copies = functools.cache(functools.partial(in_eval, model))
+@dataclass
+class _Runner:
+    """Runs a network that is not ours, in the widest type in which it computes what it computes in float32."""
 
-    def reference(images: np.ndarray) -> np.ndarray:
-        x = torch.tensor(images)
+    model: Network
+    name: str
+    shape: ir.Shape
+    warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not callable(self.model):
+            raise ExportError(f"a module or a function of images is expected, not {type(self.model).__name__}")
+        images = torch.randn(_TRIES, 1, *self.shape, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad(), standing_in(torch.float32) as training:
+            self._result(images[0])
+        own = training if not isinstance(self.model, nn.Module) else [m for m in self.model.modules() if m.training]
+        if own:
+            self.warnings.append(f"{self.name} was in training mode; exported as in eval mode")
+        self.dtype = torch.float64 if self._agrees(images) else torch.float32
+        self.batches = self._takes_batches(images[:2, 0].to(self.dtype))
+
+    def run(self, x: Tensor) -> list[np.ndarray]:
+        """What the network returns, in eval mode and the precision of x."""
+        with torch.no_grad(), standing_in(x.dtype):
+            result = self._result(x)
+        tensors = result if isinstance(result, (tuple, list)) else [result]
+        return [np.asarray(t.detach().numpy()) for t in tensors if isinstance(t, Tensor)]
+
+    def _result(self, x: Tensor) -> Any:
         try:
-            with torch.no_grad():
-                return copies(x.dtype)(x).flatten(1).numpy()
-        except (TypeError, ValueError, RuntimeError) as e:
-            raise ExportError(f"{type(model).__name__} cannot be evaluated in {images.dtype}: {_line(e)}") from None
+            return self.model(x)
+        except ExportError:
+            raise
+        except Exception as e:  # whatever the network's own code raises for an input it does not fit
+            text = str(e).strip().splitlines()
+            line = text[0] if text else type(e).__name__
+            raise ExportError(f"{self.name} does not take an input of {self.shape}: {line}") from None
 
-    return reference
+    def graph(self) -> ir.Graph:
+        names = {m: path for path, m in self.model.named_modules()} if isinstance(self.model, nn.Module) else {}
+        image = torch.randn(1, *self.shape, generator=torch.Generator().manual_seed(1)).to(self.dtype)
+        with standing_in(self.dtype):
+            recording = record(self._result, image, names, lambda module: LAYERS.get(type(module)))
+            return Lowering(recording).graph(recording.outputs)
 
+    def reference(self, images: np.ndarray) -> Any:
+        """The network's results for normalised images: (n, classes), or (n, channels, height, width) for maps."""
+        dtype = self.dtype if images.dtype == np.float64 else torch.float32
+        x = torch.tensor(images).to(dtype)
+        parts = [x] if self.batches else [x[i : i + 1] for i in range(len(x))]
+        found = [self.run(part) for part in parts]
+        outputs = [np.concatenate([_rows(f[i], len(p)) for f, p in zip(found, parts)]) for i in range(len(found[0]))]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-class _Tracer(fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        known = type(m) in _MODULES or isinstance(m, BinaryConv2d)
-        return known or super().is_leaf_module(m, module_qualified_name)
+    def _agrees(self, images: Tensor) -> bool:
+        """Whether float64 gives the same: for one of a few images, as a sign may be different in others."""
+        for image in images:
+            narrow = self.run(image)
+            try:
+                wide = self.run(image.double())
+            except ExportError:
+                return False
+            if all(_near(a, b) for a, b in zip(narrow, wide)):
+                return True
+        return False
 
-
-class _Shapes(fx.Interpreter):
-    """Runs the graph and notes the shape of every tensor."""
-
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        n.meta["shape"] = tuple(result.shape) if isinstance(result, torch.Tensor) else None
-        return result
-
-
-def trace(model: nn.Module, input_shape: ir.Shape) -> ir.Graph:
-    """The graph of `model` in eval mode for one image of `input_shape`."""
-    return converted(recorded(model, input_shape))[0]
-
-
-def recorded(model: nn.Module, input_shape: ir.Shape) -> fx.GraphModule:
-    """The calls that `model` makes in eval mode for one image of `input_shape`, each with the shape of its result."""
-    try:
-        module = fx.GraphModule(model, _Tracer().trace(model))
-    except (TypeError, ValueError, RuntimeError, fx.proxy.TraceError) as e:
-        raise ExportError(f"{type(model).__name__} cannot be traced by torch.fx: {_line(e)}") from None
-    try:
-        with torch.no_grad():
-            _Shapes(module).run(torch.zeros(1, *input_shape))
-    except Exception as e:  # whatever the network's own code raises for an input it does not fit
-        raise ExportError(f"{type(model).__name__} does not take an input of {input_shape}: {_line(e)}") from None
-    return module
-
-
-def converted(module: fx.GraphModule) -> tuple[ir.Graph, dict[fx.Node, ir.Node]]:
-    """The graph of recorded calls with the numbers that the module has now, and the node that each call became."""
-    converter = _Converter(module)
-    return converter.convert(), converter.nodes
-
-
-def _line(e: Exception) -> str:
-    """What went wrong; where in torch it did comes after."""
-    return str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-
-
-class _Converter:
-    def __init__(self, module: fx.GraphModule) -> None:
-        self.module = module
-        self.nodes: dict[fx.Node, ir.Node] = {}
-
-    def convert(self) -> ir.Graph:
-        for node in self.module.graph.nodes:
-            if node.op == "output":
-                result = node.args[0]
-                if not isinstance(result, fx.Node) or result not in self.nodes:
-                    raise ExportError("the network must return one tensor")
-                return ir.Graph(ir.reachable(self.nodes[result]))
-            if node.meta["shape"] is not None:  # sizes and other numbers are constants by now
-                c, h, w = (*node.meta["shape"][1:], 1, 1, 1)[:3]  # a vector is a map of one pixel
-                self.nodes[node] = self.node(node, (c, h, w))
-        raise ExportError("the network returns nothing")
-
-    def node(self, node: fx.Node, shape: ir.Shape) -> ir.Node:
-        name = str(node.target) if node.op == "call_module" else node.name
-        sources = [self.nodes[n] for n in node.all_input_nodes if n in self.nodes]
-        if node.op == "placeholder":
-            return ir.Input(name, [], shape)
-        if len(node.meta["shape"]) not in (2, 4):
-            return ir.Unsupported(name, sources, shape, f"gives a tensor of shape {node.meta['shape']}")
-        arguments: dict[str, Any] = {}
-        target: Any = node.target
-        hint = ""
-        if node.op == "call_module":
-            target = self.module.get_submodule(str(node.target))
-            known = _MODULES.get(type(target))
-            label, hint = f"layer of type {type(target).__name__}", "; ovsw.export.register_layer can make it known"
-        elif node.op in ("call_function", "call_method"):
-            known = _CALLS.get(target)
-            label = getattr(target, "__name__", str(target)) + "()"
-            arguments = self.arguments(node)
-        else:
-            known, label = None, f"{node.op} '{node.target}'"
-        if known is None:
-            return ir.Unsupported(name, sources, shape, f"{label} is not supported{hint}")
-        if _is_in_place(node, target, arguments) and len(node.all_input_nodes[0].users) > 1:
-            return ir.Unsupported(name, sources, shape, f"{label} changes in place what is also read elsewhere")
+    def _takes_batches(self, images: Tensor) -> bool:
+        """Whether images do not know of each other."""
         try:
-            result = known(name, sources, shape, target if node.op == "call_module" else arguments)
-        except Exception as e:  # a user's converter can raise anything
-            reason = f"{label}: its converter raises {type(e).__name__}: {_line(e)}"
-            return ir.Unsupported(name, sources, shape, reason)
-        if not isinstance(result, ir.Node) or result.shape != shape:
-            what = f"a node of shape {result.shape}" if isinstance(result, ir.Node) else f"{result!r}"
-            return ir.Unsupported(name, sources, shape, f"{label}: its converter gave {what}, not a node of {shape}")
-        if isinstance(result, ir.Window) and _window_shape(result) != shape[1:]:
-            return ir.Unsupported(name, sources, shape, f"{label}: its rounding of the output size is not supported")
-        return result
-
-    def arguments(self, node: fx.Node) -> dict[str, Any]:
-        """A call's arguments by name, as far as the signature is known; positional ones also as 0, 1, ..."""
-        try:
-            normal = node.normalized_arguments(self.module, normalize_to_only_use_kwargs=True)
-        except RuntimeError:  # several signatures fit
-            normal = None
-        by_name = dict(node.kwargs if normal is None else normal.kwargs)
-        return {**{str(i): a for i, a in enumerate(node.args)}, **by_name}
+            together = self.run(images)
+        except ExportError:
+            return False
+        alone = [self.run(images[i : i + 1]) for i in range(len(images))]
+        expected = [np.concatenate(parts) if parts[0].ndim else np.array(0.0) for parts in zip(*alone)]
+        same = len(together) == len(expected) and all(_near(a, b) for a, b in zip(together, expected))
+        if not same:
+            self.warnings.append(f"{self.name} computes other results for several images at once; exported as for one")
+        return same
 
 
-def _is_in_place(node: fx.Node, target: Any, arguments: dict[str, Any]) -> bool:
-    if node.op == "call_module":
-        return bool(getattr(target, "inplace", False))
-    return target is operator.iadd or str(target).endswith("_") or bool(arguments.get("inplace"))
+def _near(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and bool((np.abs(a - b) <= _AGREE * max(1.0, float(np.abs(b).max(initial=0.0)))).all())
 
 
-def _window_shape(node: ir.Window) -> tuple[int, int]:
-    sizes = zip(node.inputs[0].shape[1:], node.window, node.stride, node.pad)
-    h, w = ((n + 2 * p - k) // s + 1 for n, k, s, p in sizes)
-    return (h, w)
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
-
-
-def _get(m: Any, name: str, default: Any = None) -> Any:
-    """An attribute of a module, or an argument of a call."""
-    return m.get(name, default) if isinstance(m, dict) else getattr(m, name, default)
-
-
-# In one layout, whatever the module's is: numpy's sums depend on it in the last bit.
-
-
-def _f64(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().to("cpu", torch.float64).contiguous().numpy()
-
-
-def _f32(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.detach().to("cpu", torch.float32).contiguous().numpy()
-
-
-# One converter per kind of layer. Each takes (name, inputs, shape, module), or the arguments for a function.
-
-
-def _conv_fault(m: nn.Conv2d) -> str | None:
-    if m.groups != 1:
-        return f"groups={m.groups}"
-    if _pair(m.dilation) != (1, 1):
-        return f"dilation={m.dilation}"
-    if m.padding_mode != "zeros" or isinstance(m.padding, str):
-        return f"padding={m.padding!r} with padding_mode={m.padding_mode!r}"
-    if any(p >= k for p, k in zip(_pair(m.padding), _pair(m.kernel_size))):
-        return f"padding={m.padding} as large as its kernel {m.kernel_size}"
-    return None
-
-
-def _binary_conv(name: str, inputs: list[ir.Node], shape: ir.Shape, m: BinaryConv2d) -> ir.Node:
-    fault = _conv_fault(m)
-    if fault:
-        return ir.Unsupported(name, inputs, shape, f"binary convolution with {fault} is not supported")
-    if not m.binary_weights:
-        return ir.Unsupported(name, inputs, shape, "its weights are real: binary_weights is False")
-    geometry = (_pair(m.kernel_size), _pair(m.stride), _pair(m.padding))
-    return ir.BinaryConv(name, inputs, shape, *geometry, weight=_f32(m.weight), scale=_f64(_wide(m).scale()))
-
-
-def _wide(m: BinaryConv2d) -> BinaryConv2d:
-    """The layer with its numbers in float64, so that derived scales are, too."""
-    wide = copy.copy(m)
-    wide._parameters = {
-        name: None if p is None else nn.Parameter(p.detach().to("cpu", torch.float64).contiguous(), False)
-        for name, p in m._parameters.items()
-    }
-    return wide
-
-
-def _conv(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.Conv2d) -> ir.Node:
-    fault = _conv_fault(m)
-    if fault:
-        return ir.Unsupported(name, inputs, shape, f"convolution with {fault} is not supported")
-    geometry = (_pair(m.kernel_size), _pair(m.stride), _pair(m.padding))
-    bias = None if m.bias is None else _f64(m.bias)
-    return ir.Conv(name, inputs, shape, *geometry, weight=_f32(m.weight), bias=bias)
-
-
-def _linear(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.Linear) -> ir.Node:
-    if inputs[0].shape != (m.in_features, 1, 1):
-        return ir.Unsupported(name, inputs, shape, f"a Linear of a {inputs[0].shape} map is not supported, flatten it")
-    return ir.Linear(name, inputs, shape, _f32(m.weight), None if m.bias is None else _f64(m.bias))
-
-
-def _norm(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.BatchNorm2d) -> ir.Node:
-    if m.running_mean is None or m.running_var is None:
-        return ir.Unsupported(name, inputs, shape, "batch norm without running statistics is not supported")
-    gamma = np.ones(m.num_features) if m.weight is None else _f64(m.weight)
-    beta = np.zeros(m.num_features) if m.bias is None else _f64(m.bias)
-    return ir.Norm(name, inputs, shape, gamma, beta, _f64(m.running_mean), _f64(m.running_var), m.eps)
-
-
-def _shift(name: str, inputs: list[ir.Node], shape: ir.Shape, m: Shift) -> ir.Node:
-    return ir.Affine(name, inputs, shape, np.ones(shape[0]), _f64(m.bias).reshape(-1))
-
-
-def _clamp(lo: float, hi: float) -> Callable[..., ir.Node]:
-    return lambda name, inputs, shape, _: ir.Act(name, inputs, shape, "clamp", lo, hi)
-
-
-def _hardtanh(name: str, inputs: list[ir.Node], shape: ir.Shape, m: Any) -> ir.Node:
-    return ir.Act(name, inputs, shape, "clamp", float(_get(m, "min_val", -1.0)), float(_get(m, "max_val", 1.0)))
-
-
-def _prelu(name: str, inputs: list[ir.Node], shape: ir.Shape, m: nn.PReLU) -> ir.Node:
-    return ir.Act(name, inputs, shape, "prelu", slope=np.broadcast_to(_f64(m.weight), shape[:1]).copy())
-
-
-def _max_pool(name: str, inputs: list[ir.Node], shape: ir.Shape, m: Any) -> ir.Node:
-    if _pair(_get(m, "dilation", 1)) != (1, 1):
-        return ir.Unsupported(name, inputs, shape, "max-pool with dilation is not supported")
-    window = _pair(_get(m, "kernel_size"))
-    stride = _pair(_get(m, "stride") or window)
-    return ir.MaxPool(name, inputs, shape, window, stride, _pair(_get(m, "padding", 0)))
-
-
-def _avg_pool(name: str, inputs: list[ir.Node], shape: ir.Shape, m: Any) -> ir.Node:
-    if _pair(_get(m, "padding", 0)) != (0, 0) or _get(m, "divisor_override") is not None:
-        return ir.Unsupported(name, inputs, shape, "average pool with padding or divisor_override is not supported")
-    window = _pair(_get(m, "kernel_size"))
-    return ir.AvgPool(name, inputs, shape, window, _pair(_get(m, "stride") or window), (0, 0))
-
-
-def _adaptive_pool(name: str, inputs: list[ir.Node], shape: ir.Shape, _: Any) -> ir.Node:
-    (h, w), (oh, ow) = inputs[0].shape[1:], shape[1:]
-    if h % oh or w % ow:
-        return ir.Unsupported(name, inputs, shape, f"adaptive pool from {h}x{w} to {oh}x{ow} is not supported")
-    window = (h // oh, w // ow)
-    return ir.AvgPool(name, inputs, shape, window, window, (0, 0))
-
-
-def _add(name: str, inputs: list[ir.Node], shape: ir.Shape, a: dict[str, Any]) -> ir.Node:
-    left, right = a.get("0", a.get("input")), a.get("1", a.get("other"))
-    twice = inputs * 2 if isinstance(left, fx.Node) and left is right else inputs
-    if len(twice) != 2 or any(n.shape != shape for n in twice) or a.get("alpha", 1) != 1:
-        return ir.Unsupported(name, inputs, shape, "addition of anything but two maps of one shape is not supported")
-    return ir.Add(name, twice, shape)
-
-
-def _pad(name: str, inputs: list[ir.Node], shape: ir.Shape, a: dict[str, Any]) -> ir.Node:
-    pad = [int(n) for n in a.get("pad", a.get("1", ()))]
-    mode, value = a.get("mode", "constant"), a.get("value") or 0
-    if mode != "constant" or value != 0 or any(pad[:4]) or any(pad[6:]) or any(n < 0 for n in pad):
-        return ir.Unsupported(
-            name, inputs, shape, f"padding {tuple(pad)} ({mode}) is not supported, only zero channels are"
-        )
-    before, after = (pad + [0] * 6)[4:6]
-    return ir.ChannelPad(name, inputs, shape, before, after)
-
-
-def _flatten(name: str, inputs: list[ir.Node], shape: ir.Shape, _: Any) -> ir.Node:
-    c, h, w = inputs[0].shape
-    if inputs[0].shape == shape:
-        return inputs[0]
-    if shape != (c * h * w, 1, 1):
-        return ir.Unsupported(name, inputs, shape, f"reshaping {(c, h, w)} to anything but a vector is not supported")
-    return ir.Flatten(name, inputs, shape)
-
-
-def _identity(name: str, inputs: list[ir.Node], shape: ir.Shape, _: Any) -> ir.Node:
-    return inputs[0]
-
-
-_MODULES: dict[type[nn.Module], Converter] = {
-    BinaryConv2d: _binary_conv,
-    ReActConv2d: _binary_conv,
-    Shift: _shift,
-    nn.Conv2d: _conv,
-    nn.Linear: _linear,
-    nn.BatchNorm1d: _norm,
-    nn.BatchNorm2d: _norm,
-    nn.Hardtanh: _hardtanh,
-    nn.ReLU: _clamp(0.0, np.inf),
-    nn.ReLU6: _clamp(0.0, 6.0),
-    nn.PReLU: _prelu,
-    nn.MaxPool2d: _max_pool,
-    nn.AvgPool2d: _avg_pool,
-    nn.AdaptiveAvgPool2d: _adaptive_pool,
-    nn.Flatten: _flatten,
-    nn.Identity: _identity,
-    nn.Dropout: _identity,
-    nn.Dropout2d: _identity,
-}
-_CALLS: dict[Any, Callable[..., ir.Node]] = {  # functions, and methods by name
-    operator.add: _add,
-    operator.iadd: _add,
-    torch.add: _add,
-    torch.flatten: _flatten,
-    F.hardtanh: _hardtanh,
-    F.relu: _clamp(0.0, np.inf),
-    torch.relu: _clamp(0.0, np.inf),
-    F.max_pool2d: _max_pool,
-    F.avg_pool2d: _avg_pool,
-    F.adaptive_avg_pool2d: _adaptive_pool,
-    F.pad: _pad,
-    "add": _add,
-    "add_": _add,
-    "relu": _clamp(0.0, np.inf),
-    "flatten": _flatten,
-    "view": _flatten,
-    "reshape": _flatten,
-    "contiguous": _identity,
-}
+def _rows(result: np.ndarray, images: int) -> np.ndarray:
+    """With the images first, as vectors where there is one pixel."""
+    maps = result.reshape(images, *(result.shape[1:] if len(result.shape) > 1 and images == len(result) else (-1,)))
+    return maps.reshape(images, -1) if maps.ndim < 4 or maps.shape[2:] == (1, 1) else maps

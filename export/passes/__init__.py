@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,23 @@ from ovsw.export.passes.calibrate import measured
 from ovsw.export.passes.fold import fold
 from ovsw.export.passes.fuse import fuse
 from ovsw.export.passes.legalize import legalize
-from ovsw.export.passes.lower import lower
+from ovsw.export.passes.lower import Lowered, lower
 from ovsw.export.passes.pack import pack
 from ovsw.export.passes.quantize import quantize
 from ovsw.export.passes.sink import sink
+
+
+class Built(NamedTuple):
+    """A model, warnings, and the op that each record of the model was made of."""
+
+    model: bnn.Model
+    warnings: list[str]
+    lowered: list[Lowered]
+
+    @property
+    def measured(self) -> list[bnn.Op]:
+        """The ops whose scale was measured: what they store may saturate."""
+        return [record for record, op in zip(self.model.ops, self.lowered) if op.measured]
 
 
 def build(
@@ -32,8 +45,8 @@ def build(
     weights: str = "int16",
     stem: str | None = None,
     calibration: np.ndarray | None = None,
-) -> tuple[bnn.Model, list[str]]:
-    """The model of a valid graph in these numerics, and warnings; `weights` and `stem` as in `quantize`.
+) -> Built:
+    """The model of a valid graph in these numerics; `weights` and `stem` as in `quantize`.
 
     `calibration` are normalised images, float32 (n, channels, height, width), for the scales of what is not clamped.
     Raises NotIntegerError.
@@ -41,10 +54,11 @@ def build(
     legal = legalized(graph, numerics)
     ops = fuse(legal)
     if numerics == "float":
-        return pack(lower(ops), legal.outputs, mean, std, metadata, numerics), []
+        lowered = lower(ops)
+        return Built(pack(lowered, legal.outputs, mean, std, metadata), [], lowered)
     ranges = None if calibration is None else partial(measured, legal, calibration)
     lowered, warnings = quantize(ops, mean, std, weights, stem, ranges)
-    return pack(lowered, legal.outputs, mean, std, metadata, numerics), warnings
+    return Built(pack(lowered, legal.outputs, mean, std, metadata, numerics), warnings, lowered)
 
 
 def legalized(graph: ir.Graph, numerics: str) -> ir.Graph:

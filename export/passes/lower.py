@@ -16,7 +16,7 @@ class Lowered:
 
     `constants` are its tensors by the names of `bnn.Op`, each with its element kind; bits are booleans, True for +1.
     In integer files a number n of its map stands for (n + centre) / steps, with a centre per channel. `pad_value` is
-    what a gather puts where there is nothing.
+    what a gather puts where there is nothing. `measured`: the steps come from images, what is stored may saturate.
     """
 
     fused: Fused
@@ -27,6 +27,7 @@ class Lowered:
     steps: float = 1.0
     centre: np.ndarray | None = None
     pad_value: float = 0.0
+    measured: bool = False
 
 
 def lower(ops: list[Fused]) -> list[Lowered]:

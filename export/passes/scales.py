@@ -70,6 +70,10 @@ class Scales:
         """Steps of the map that the op stores."""
         return self._steps(self._group("after", op))
 
+    def is_measured(self, op: Fused) -> bool:
+        """Whether what the op stores may be larger than anything that was measured."""
+        return any(asking is op for asking in self._group("after", op).asked.values())
+
     def narrow(self, op: Fused) -> bool:
         """Whether the op has to clamp what it stores to 14 bits."""
         group = self._group("after", op)

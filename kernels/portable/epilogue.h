@@ -1,19 +1,16 @@
 // The second half of every kernel, for the channels of one output pixel. An epilogue is made once per call from the
 // arguments; its block() takes up to 64 channels of the core's result through its parts: scale, residual, clamp,
-// activation, store, signs.
+// activation, store, signs. Parts that few networks have are calls, so that the others stay in registers.
 #pragma once
 
 #include "kernels/portable/config.h"
+#include "kernels/portable/exponential.h"
 
 namespace ovsw::OVSW_ISA::plain {
 
-// The signs of n values as bits, first value lowest. Eight bytes of 0/1 at a time: byte i holds b_i at bit 8i; the
-// multiplier is the sum of 2^(7k), k = 1..8, so the product has b_i at bit 8i + 7(8 - i) = 56 + i, and no two terms
-// meet there.
-template <typename T>
-OVSW_INLINE std::uint64_t signs(const T* v, int n) {
-  alignas(8) std::uint8_t flags[kWordBits] = {};
-  for (int j = 0; j < n; ++j) flags[j] = v[j] >= 0;
+// n flags as bits, the first one lowest. Eight bytes of 0/1 at a time: byte i holds b_i at bit 8i; the multiplier is
+// the sum of 2^(7k), k = 1..8, so the product has b_i at bit 8i + 7(8 - i) = 56 + i, and no two terms meet there.
+OVSW_INLINE std::uint64_t join_flags(const std::uint8_t* flags, int n) {
   std::uint64_t word = 0;
   for (int i = 0; i < ceil_div(n, 8); ++i) {
     std::uint64_t bytes;
@@ -24,12 +21,42 @@ OVSW_INLINE std::uint64_t signs(const T* v, int n) {
 }
 
 template <typename T>
+OVSW_INLINE std::uint64_t signs(const T* v, int n) {
+  alignas(8) std::uint8_t flags[kWordBits] = {};
+  for (int j = 0; j < n; ++j) flags[j] = v[j] >= 0;
+  return join_flags(flags, n);
+}
+
+// The same of v - threshold.
+template <typename T, typename U>
+__attribute__((noinline)) std::uint64_t signs_from(const T* v, const U* threshold, int n) {
+  alignas(8) std::uint8_t flags[kWordBits] = {};
+  for (int j = 0; j < n; ++j) flags[j] = v[j] >= threshold[j];
+  return join_flags(flags, n);
+}
+
+template <typename T>
 OVSW_INLINE void clamp(T* v, int n, T lo, T hi) {
   for (int j = 0; j < n; ++j) {
     v[j] = v[j] < lo ? lo : v[j];
     v[j] = v[j] > hi ? hi : v[j];
   }
 }
+
+// What an activation needs. It is handed on by value, so that an epilogue itself is never in memory.
+template <typename T, typename Slope>
+struct Activation {
+  Act kind;
+  T lo, hi;
+  const Slope *slope, *positive;
+
+  explicit Activation(const KernelArgs& a)
+      : kind(a.act),
+        lo(T(a.lo)),
+        hi(T(a.hi)),
+        slope(a.constant<Slope>(kSlope)),
+        positive(a.constant<Slope>(kPositive)) {}
+};
 
 template <Numerics N>
 class Epilogue;
@@ -43,27 +70,28 @@ class Epilogue<Numerics::kFloat> {
   explicit Epilogue(const KernelArgs& a)
       : bits(a.bits),
         channels(a.shape.out_c),
-        scale_(a.constant<double>(kScale)),
+        scale_(a.constants[kWindow] ? nullptr : a.constant<double>(kScale)),
         offset_(a.constant<double>(kOffset)),
         residual_(static_cast<const float*>(a.residual.data)),
-        act_(a.act),
-        lo_(a.lo),
-        hi_(a.hi),
-        slope_(a.constant<float>(kSlope)),
+        per_channel_(a.per_channel),
+        act_(a),
+        threshold_(a.constant<float>(kThreshold)),
         out_(static_cast<float*>(a.out.data)) {}
 
-  // Channels [c, c + n), which are element `at` of the maps and on. Returns their signs, if wanted.
+  // Channels [c, c + n), which are element `at` of the maps and on. Returns their signs, if wanted. With a window scale
+  // the kernel has multiplied by the scales itself.
   template <typename Acc>
   OVSW_INLINE std::uint64_t block(const Acc* acc, std::int64_t at, int c, int n) const {
     float z[kWordBits];
-    affine(acc, residual_ ? residual_ + at : nullptr, c, n, z);
-    if (act_ == Act::kClamp) {
-      clamp(z, n, lo_, hi_);
-    } else if (act_ == Act::kPrelu) {
-      for (int j = 0; j < n; ++j) z[j] = z[j] >= 0.0f ? z[j] : z[j] * slope_[c + j];
+    affine(acc, residual_ ? residual_ + (per_channel_ ? c : at) : nullptr, c, n, z);
+    if (act_.kind == Act::kClamp) {
+      clamp(z, n, act_.lo, act_.hi);
+    } else if (act_.kind != Act::kNone) {
+      activate(act_, z, c, n);
     }
     if (out_) std::memcpy(out_ + at, z, std::size_t(n) * sizeof(float));
-    return bits ? signs(z, n) : 0;
+    if (!bits) return 0;
+    return threshold_ ? signs_from(z, threshold_ + c, n) : signs(z, n);
   }
 
   std::uint64_t* const bits;
@@ -79,6 +107,11 @@ class Epilogue<Numerics::kFloat> {
       } else {
         for (int j = 0; j < n; ++j) z[j] = float(acc[j] * scale[j] + offset[j]);
       }
+    } else if (offset_) {
+      for (int j = 0; j < n; ++j) {
+        const double sum = double(acc[j]) + offset_[c + j];
+        z[j] = float(residual ? sum + double(residual[j]) : sum);
+      }
     } else if (residual) {
       for (int j = 0; j < n; ++j) z[j] = float(double(acc[j]) + double(residual[j]));
     } else {
@@ -86,11 +119,24 @@ class Epilogue<Numerics::kFloat> {
     }
   }
 
+  static __attribute__((noinline)) void activate(Activation<float, float> act, float* z, int c, int n) {
+    if (act.kind == Act::kPrelu) {
+      for (int j = 0; j < n; ++j) {
+        const float high = act.positive ? z[j] * act.positive[c + j] : z[j];
+        z[j] = z[j] >= 0.0f ? high : z[j] * act.slope[c + j];
+      }
+    } else if (act.kind == Act::kStep) {
+      for (int j = 0; j < n; ++j) z[j] = z[j] >= 0.0f ? act.hi : act.lo;
+    } else if (act.kind == Act::kSigmoid) {
+      for (int j = 0; j < n; ++j) z[j] = float(1.0 / (1.0 + exponential(-double(z[j]))));
+    }
+  }
+
   const double *scale_, *offset_;
   const float* residual_;
-  Act act_;
-  float lo_, hi_;
-  const float* slope_;
+  bool per_channel_;
+  Activation<float, float> act_;
+  const float* threshold_;
   float* out_;
 };
 
@@ -105,9 +151,9 @@ class Epilogue<Numerics::kInteger> {
         channels(a.shape.out_c),
         residual16_(a.residual.as<const std::int16_t>(Element::kI16)),
         residual32_(a.residual.as<const std::int32_t>(Element::kI32)),
-        lo_(std::int32_t(a.lo)),
-        hi_(std::int32_t(a.hi)),
-        slope_(a.constant<std::int16_t>(kSlope)),
+        per_channel_(a.per_channel),
+        act_(a),
+        threshold_(a.constant<std::int16_t>(kThreshold)),
         out16_(a.out.as<std::int16_t>(Element::kI16)),
         out32_(a.out.as<std::int32_t>(Element::kI32)) {}
 
@@ -123,10 +169,11 @@ class Epilogue<Numerics::kInteger> {
       return finish(v, at, c, n);
     }
     std::int32_t v[kWordBits];
+    const std::int64_t from = per_channel_ ? c : at;
     if (residual16_) {
-      for (int j = 0; j < n; ++j) v[j] = std::int32_t(q[j]) + residual16_[at + j];
+      for (int j = 0; j < n; ++j) v[j] = std::int32_t(q[j]) + residual16_[from + j];
     } else {
-      for (int j = 0; j < n; ++j) v[j] = std::int32_t(q[j]) + residual32_[at + j];
+      for (int j = 0; j < n; ++j) v[j] = std::int32_t(q[j]) + residual32_[from + j];
     }
     return finish(v, at, c, n);
   }
@@ -135,34 +182,56 @@ class Epilogue<Numerics::kInteger> {
   const int channels;
 
  private:
+  static OVSW_INLINE std::int32_t saturate(std::int32_t x) { return x < -32768 ? -32768 : x > 32767 ? 32767 : x; }
+
+  // The parts after the sum, but for store and signs.
   template <typename T>
-  static __attribute__((noinline)) void prelu(T* v, const std::int16_t* slope, int n) {
+  static __attribute__((noinline)) void activate(Activation<std::int32_t, std::int16_t> act, T* v, int c, int n) {
+    if (act.kind == Act::kStep) {
+      for (int j = 0; j < n; ++j) v[j] = T(v[j] >= 0 ? act.hi : act.lo);
+      return;
+    }
+    clamp(v, n, T(act.lo), T(act.hi));
+    if (act.kind == Act::kTable) {  // 256 steps of 256, straight lines between their ends
+      for (int j = 0; j < n; ++j) {
+        const std::int32_t i = (std::int32_t(v[j]) + 32768) >> 8, f = v[j] & 255;
+        v[j] = T((act.slope[i] * (256 - f) + act.slope[i + 1] * f + 128) >> 8);
+      }
+      return;
+    }
     for (int j = 0; j < n; ++j) {
-      const std::int32_t y = ((2 * std::int32_t(v[j]) + 1) * slope[j]) >> 15;
-      v[j] = v[j] >= 0 ? v[j] : T(y < -32768 ? -32768 : y > 32767 ? 32767 : y);
+      const std::int32_t u = 2 * std::int32_t(v[j]) + 1;
+      const std::int32_t high = act.positive ? saturate((u * act.positive[c + j]) >> 15) : std::int32_t(v[j]);
+      v[j] = T(v[j] >= 0 ? high : saturate((u * act.slope[c + j]) >> 15));
     }
   }
 
   // T is as wide as the sums are.
   template <typename T>
   OVSW_INLINE std::uint64_t finish(T* v, std::int64_t at, int c, int n) const {
-    clamp(v, n, T(lo_), T(hi_));
-    if (slope_) {
-      T w[kWordBits];  // a copy, so that v stays in registers where there is no slope
+    if (act_.kind == Act::kNone || act_.kind == Act::kClamp) {
+      clamp(v, n, T(act_.lo), T(act_.hi));
+    } else {
+      T w[kWordBits];  // a copy, so that v stays in registers where there is no such activation
       for (int j = 0; j < n; ++j) w[j] = v[j];
-      prelu(w, slope_ + c, n);
+      activate(act_, w, c, n);
       for (int j = 0; j < n; ++j) v[j] = w[j];
     }
     if (out16_) {
       for (int j = 0; j < n; ++j) out16_[at + j] = std::int16_t(v[j]);
     }
-    return bits ? signs(v, n) : 0;
+    if (!bits) return 0;
+    if (!threshold_) return signs(v, n);
+    T w[kWordBits];
+    for (int j = 0; j < n; ++j) w[j] = v[j];
+    return signs_from(w, threshold_ + c, n);
   }
 
   const std::int16_t* residual16_;
   const std::int32_t* residual32_;
-  std::int32_t lo_, hi_;
-  const std::int16_t* slope_;
+  bool per_channel_;
+  Activation<std::int32_t, std::int16_t> act_;
+  const std::int16_t* threshold_;
   std::int16_t* out16_;
   std::int32_t* out32_;
 };

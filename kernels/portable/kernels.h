@@ -10,9 +10,21 @@ struct Bconv {
   OVSW_KERNEL;
 };
 
+// With groups or dilation.
+template <Numerics N>
+struct BconvAny {
+  OVSW_KERNEL;
+};
+
 // On pixels too, and the classifier in float.
 template <Numerics N>
 struct Conv {
+  OVSW_KERNEL;
+};
+
+// With groups or dilation, on pixels too.
+template <Numerics N>
+struct ConvAny {
   OVSW_KERNEL;
 };
 
@@ -27,24 +39,64 @@ struct Weightless {
   static std::size_t scratch_bytes(const Shape& s);
 };
 
+// A kernel that has nothing else than this.
+#define OVSW_RUN static void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch)
+
 template <Numerics N>
 struct Maxpool : Weightless {
-  static void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch);
+  OVSW_RUN;
 };
 
 template <Numerics N>
 struct Avgpool : Weightless {
-  static void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch);
+  OVSW_RUN;
 };
 
 template <Numerics N>
 struct ChannelPad : Weightless {
-  static void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch);
+  OVSW_RUN;
 };
 
 template <Numerics N>
 struct Eltwise : Weightless {
-  static void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch);
+  OVSW_RUN;
 };
+
+template <Numerics N>
+struct Mul : Weightless {
+  OVSW_RUN;
+};
+
+template <Numerics N>
+struct Concat : Weightless {
+  OVSW_RUN;
+};
+
+// Their weights say where pixels come from.
+template <Numerics N>
+struct Gather {
+  OVSW_KERNEL;
+};
+
+template <Numerics N>
+struct Bilinear {
+  OVSW_KERNEL;
+};
+
+// The same in both numerics.
+struct Softmax : Weightless {
+  OVSW_RUN;
+};
+
+struct LogSoftmax : Weightless {
+  OVSW_RUN;
+};
+
+// In integers only.
+struct ToFloat : Weightless {
+  OVSW_RUN;
+};
+
+#undef OVSW_RUN
 
 }  // namespace ovsw::OVSW_PLAIN::plain

@@ -2,37 +2,11 @@
 
 #include "kernels/portable/epilogue.h"
 #include "kernels/portable/kernels.h"
+#include "kernels/portable/scaling.h"
 #include "kernels/portable/window.h"
 
 namespace ovsw::OVSW_ISA::plain {
 namespace {
-
-#if defined(__AVX512F__)
-constexpr int kVector = 64;
-#elif defined(__AVX2__)
-constexpr int kVector = 32;
-#else
-constexpr int kVector = 16;
-#endif
-template <typename T>
-struct VectorOf {
-  typedef T Type __attribute__((vector_size(kVector)));
-  static constexpr int kLanes = kVector / int(sizeof(T));
-};
-typedef std::int16_t Half __attribute__((vector_size(kVector / 2)));  // as many as Wide
-typedef std::int32_t Wide __attribute__((vector_size(kVector)));
-typedef std::int32_t Ints __attribute__((vector_size(kVector / 2)));  // as many as Doubles
-typedef double Doubles __attribute__((vector_size(kVector)));
-
-// A multiple of what any of them holds.
-std::size_t padded(int channels) { return std::size_t(round_up(channels, 16)); }
-
-template <typename T, typename U>
-OVSW_INLINE T get(const U* from) {
-  T vector;
-  std::memcpy(&vector, from, sizeof vector);
-  return vector;
-}
 
 // A window over a map of T: its first pixel, and how far it is to the next row and column.
 template <typename T>
@@ -41,13 +15,11 @@ struct Taps {
   int rows, columns;
   std::int64_t row, column;
 
-  OVSW_INLINE Taps(const KernelArgs& args, std::int64_t pixel) : column(args.shape.in_c) {
+  OVSW_INLINE Taps(const KernelArgs& args, const Window& w) : rows(w.rows), columns(w.columns) {
     const Shape& s = args.shape;
-    const Window w = window(s, int(pixel / s.out_w), int(pixel % s.out_w));
+    column = s.in_c;
     row = column * s.in_w;
     first = static_cast<const T*>(args.in.data) + w.y * row + w.x * column;
-    rows = w.rows;
-    columns = w.columns;
   }
 
   // fn(the pixel of each tap), from channel c on
@@ -100,22 +72,21 @@ OVSW_INLINE void finish(const Epilogue<N>& epilogue, const Acc* acc, std::int64_
   }
 }
 
-}  // namespace
-
-// Sums, and three constants of average pooling, per channel.
-std::size_t Weightless::scratch_bytes(const Shape& s) {
-  return padded(s.out_c) * (sizeof(std::int32_t) + 3 * sizeof(double));
-}
-
-template <Numerics N>
-void Maxpool<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+template <Numerics N, bool Dilated>
+OVSW_INLINE void run_maxpool(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   using T = typename Epilogue<N>::Value;
   constexpr int kLanes = VectorOf<T>::kLanes;
+  const Shape& s = args.shape;
   const Epilogue<N> epilogue(args);
-  const int channels = args.shape.out_c;
+  const int channels = s.out_c;
   auto* most = static_cast<T*>(scratch);
   for (std::int64_t pixel = begin; pixel < end; ++pixel) {
-    const Taps<T> taps(args, pixel);
+    const int oy = int(pixel / s.out_w), ox = int(pixel % s.out_w);
+    Taps<T> taps(args, Dilated ? dilated_window(s, oy, ox) : window(s, oy, ox));
+    if constexpr (Dilated) {
+      taps.row *= s.gap_h + 1;
+      taps.column *= s.gap_w + 1;
+    }
     int c = 0;
     for (; c + 4 * kLanes <= channels; c += 4 * kLanes) window_max<4>(taps, c, most);
     for (; c + kLanes <= channels; c += kLanes) window_max<1>(taps, c, most);
@@ -127,18 +98,73 @@ void Maxpool<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t en
   }
 }
 
+// By how many the sum over a window is divided.
+class Divisor {
+ public:
+  explicit Divisor(const KernelArgs& args)
+      : shape_(args.shape),
+        exclude_pad_(args.exclude_pad),
+        most_(std::int64_t(args.shape.window_h) * args.shape.window_w) {
+    const Shape& s = args.shape;
+    // Where every window lies inside the map, or in the padded one if that counts, there is nothing to find out.
+    const int pad_h = exclude_pad_ ? 0 : s.pad_h, pad_w = exclude_pad_ ? 0 : s.pad_w;
+    const bool starts = !exclude_pad_ || (s.pad_h == 0 && s.pad_w == 0);
+    const int bottom = (s.out_h - 1) * s.stride_h - s.pad_h + s.window_h;
+    const int right = (s.out_w - 1) * s.stride_w - s.pad_w + s.window_w;
+    always_ = starts && bottom <= s.in_h + pad_h && right <= s.in_w + pad_w;
+  }
+
+  std::int64_t most() const { return most_; }
+
+  OVSW_INLINE std::int64_t of(int oy, int ox, const Window& w) const {
+    if (always_) return most_;
+    if (exclude_pad_) return std::int64_t(w.rows) * w.columns;
+    const Shape& s = shape_;
+    const auto taps = [](int start, int in, int pad, int size) -> std::int64_t {
+      return in + pad - start < size ? in + pad - start : size;
+    };
+    return taps(oy * s.stride_h - s.pad_h, s.in_h, s.pad_h, s.window_h) *
+           taps(ox * s.stride_w - s.pad_w, s.in_w, s.pad_w, s.window_w);
+  }
+
+ private:
+  const Shape& shape_;
+  bool exclude_pad_;
+  std::int64_t most_;
+  bool always_;
+};
+
+}  // namespace
+
+// Sums, and three constants of average pooling, per channel.
+std::size_t Weightless::scratch_bytes(const Shape& s) {
+  return padded(s.out_c) * sizeof(std::int32_t) + Scaling::bytes(s.out_c);
+}
+
+template <Numerics N>
+void Maxpool<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+  if (dilated(args.shape)) {
+    run_maxpool<N, true>(args, begin, end, scratch);
+  } else {
+    run_maxpool<N, false>(args, begin, end, scratch);
+  }
+}
+
 // The mean, summed in double: exact for any sensible map.
 template <>
 void Avgpool<Numerics::kFloat>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const Shape& s = args.shape;
   const Epilogue<Numerics::kFloat> epilogue(args);
+  const Divisor divisor(args);
   auto* acc = static_cast<double*>(scratch);
-  const double count = double(s.window_h) * s.window_w;
   for (std::int64_t pixel = begin; pixel < end; ++pixel) {
+    const int oy = int(pixel / s.out_w), ox = int(pixel % s.out_w);
+    const Window w = window(s, oy, ox);
     std::memset(acc, 0, std::size_t(s.out_c) * sizeof(double));
-    Taps<float>(args, pixel).each(0, [&](const float* x) OVSW_INLINE_LAMBDA {
+    Taps<float>(args, w).each(0, [&](const float* x) OVSW_INLINE_LAMBDA {
       for (int c = 0; c < s.in_c; ++c) acc[c] += double(x[c]);
     });
+    const auto count = double(divisor.of(oy, ox, w));
     for (int c = 0; c < s.out_c; ++c) acc[c] /= count;
     finish_pixel_call(epilogue, acc, pixel, 0, s.out_c);
   }
@@ -148,22 +174,15 @@ template <>
 void Avgpool<Numerics::kInteger>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const Shape& s = args.shape;
   const Epilogue<Numerics::kInteger> epilogue(args);
-  // (scale * sum + base) >> shift in double: products have at most 15 + 31 bits, so every operation is exact, and
-  // unlike 64-bit products and shifts these are vector instructions everywhere.
+  const Divisor divisor(args);
   auto* sum = static_cast<std::int32_t*>(scratch);
-  const std::size_t channels = padded(s.out_c);
-  auto* scale = reinterpret_cast<double*>(sum + channels);
-  double *base = scale + channels, *unit = base + channels;
-  std::memset(scratch, 0, scratch_bytes(s));
-  for (int c = 0; c < s.out_c; ++c) {
-    scale[c] = args.constant<std::int16_t>(kScale)[c];
-    base[c] = args.border.base[c];
-    const std::int64_t power = std::int64_t(1023 - args.constant<std::int32_t>(kShift)[c]) << 52;
-    std::memcpy(unit + c, &power, sizeof power);
-  }
+  std::memset(sum, 0, padded(s.out_c) * sizeof *sum);
+  const Scaling scaling(args, sum + padded(s.out_c));
   constexpr int kLanes = kVector / int(sizeof(std::int32_t));
   for (std::int64_t pixel = begin; pixel < end; ++pixel) {
-    const Taps<std::int16_t> taps(args, pixel);
+    const int oy = int(pixel / s.out_w), ox = int(pixel % s.out_w);
+    const Window w = window(s, oy, ox);
+    const Taps<std::int16_t> taps(args, w);
     int c = 0;
     for (; c + 4 * kLanes <= s.in_c; c += 4 * kLanes) window_sum<4>(taps, c, sum);
     for (; c + kLanes <= s.in_c; c += kLanes) window_sum<1>(taps, c, sum);
@@ -171,13 +190,14 @@ void Avgpool<Numerics::kInteger>::run(const KernelArgs& args, std::int64_t begin
       sum[c] = 0;
       taps.each(c, [&](const std::int16_t* x) OVSW_INLINE_LAMBDA { sum[c] += *x; });
     }
-    for (std::size_t i = 0; i < channels; i += kVector / sizeof(double)) {
-      const auto y = __builtin_convertvector(get<Ints>(sum + i), Doubles);
-      const Doubles x = (y * get<Doubles>(scale + i) + get<Doubles>(base + i)) * get<Doubles>(unit + i);
-      Ints q = __builtin_convertvector(x, Ints);  // towards zero
-      q += __builtin_convertvector(__builtin_convertvector(q, Doubles) > x, Ints);
-      std::memcpy(sum + i, &q, sizeof q);
+    const std::int64_t n = divisor.of(oy, ox, w), most = divisor.most();
+    if (n != most) {  // as if the window were whole: floor(sum * most / n + 1/2)
+      for (int i = 0; i < s.in_c; ++i) {
+        const std::int64_t twice = 2 * most * sum[i] + n;
+        sum[i] = std::int32_t(twice / (2 * n) - (twice % (2 * n) < 0));
+      }
     }
+    scaling.apply(sum);
     finish_pixel(epilogue, sum, pixel, 0, s.out_c);
   }
 }

@@ -29,6 +29,15 @@ constexpr void set_portable(KernelTable& table) {
   rows[int(Core::kAvgpool)] = kernel<plain::Avgpool<N>>();
   rows[int(Core::kChannelPad)] = kernel<plain::ChannelPad<N>>();
   rows[int(Core::kEltwise)] = kernel<plain::Eltwise<N>>();
+  rows[int(Core::kBconvAny)] = kernel<plain::BconvAny<N>>();
+  rows[int(Core::kConvAny)] = kernel<plain::ConvAny<N>>();
+  rows[int(Core::kMul)] = kernel<plain::Mul<N>>();
+  rows[int(Core::kConcat)] = kernel<plain::Concat<N>>();
+  rows[int(Core::kGather)] = kernel<plain::Gather<N>>();
+  rows[int(Core::kBilinear)] = kernel<plain::Bilinear<N>>();
+  rows[int(Core::kSoftmax)] = kernel<plain::Softmax>();
+  rows[int(Core::kLogSoftmax)] = kernel<plain::LogSoftmax>();
+  rows[int(Core::kToFloat)] = kernel<plain::ToFloat>();
 }
 
 constexpr KernelTable portable_table(int priority, bool (*supported)()) {

@@ -17,6 +17,20 @@ OVSW_INLINE Window window(const Shape& s, int oy, int ox) {
   return {y, x, (y1 < s.in_h ? y1 : s.in_h) - y, (x1 < s.in_w ? x1 : s.in_w) - x};
 }
 
+inline bool dilated(const Shape& s) { return s.gap_h > 0 || s.gap_w > 0; }
+
+// The same with gaps between the taps: rows and columns of taps.
+inline Window dilated_window(const Shape& s, int oy, int ox) {
+  const auto first = [](int start, int step) { return start < 0 ? start + (step - 1 - start) / step * step : start; };
+  const auto taps = [](int start, int at, int in, int window, int step) {
+    const int inside = (in - at + step - 1) / step, left = window - (at - start) / step;
+    return inside < left ? inside : left;
+  };
+  const int y0 = oy * s.stride_h - s.pad_h, x0 = ox * s.stride_w - s.pad_w;
+  const int y = first(y0, s.gap_h + 1), x = first(x0, s.gap_w + 1);
+  return {y, x, taps(y0, y, s.in_h, s.window_h, s.gap_h + 1), taps(x0, x, s.in_w, s.window_w, s.gap_w + 1)};
+}
+
 // The values under output pixel (oy, ox), `size` elements to an image pixel: tap after tap, zeros outside the image.
 template <typename In, typename Out>
 OVSW_INLINE void gather(const Shape& s, const In* in, std::int64_t size, int oy, int ox, Out* patch) {
@@ -32,6 +46,23 @@ OVSW_INLINE void gather(const Shape& s, const In* in, std::int64_t size, int oy,
     for (std::int64_t i = 0; i < first; ++i) patch[i] = 0;
     for (std::int64_t i = first; i < last; ++i) patch[i] = from[i];
     for (std::int64_t i = last; i < row; ++i) patch[i] = 0;
+  }
+}
+
+// The same with gaps between the taps.
+template <typename In, typename Out>
+OVSW_INLINE void gather_dilated(const Shape& s, const In* in, std::int64_t size, int oy, int ox, Out* patch) {
+  for (int ky = 0; ky < s.window_h; ++ky) {
+    const int y = oy * s.stride_h - s.pad_h + ky * (s.gap_h + 1);
+    for (int kx = 0; kx < s.window_w; ++kx, patch += size) {
+      const int x = ox * s.stride_w - s.pad_w + kx * (s.gap_w + 1);
+      if (y < 0 || y >= s.in_h || x < 0 || x >= s.in_w) {
+        for (std::int64_t i = 0; i < size; ++i) patch[i] = 0;
+      } else {
+        const In* from = in + (std::int64_t(y) * s.in_w + x) * size;
+        for (std::int64_t i = 0; i < size; ++i) patch[i] = from[i];
+      }
+    }
   }
 }
 

@@ -45,37 +45,6 @@ static inline void pad_bits(const Shape& s, const BitMap& m, const void* in, std
           });
 }
 
-// The number of ones in a patch that starts at `at` of the padded map. Reads up to 7 bytes after it.
-OVSW_INLINE std::int32_t count_patch(const Shape& s, const BitMap& m, const std::uint8_t* at) {
-  std::int64_t count = 0;
-  const auto add = [&](const std::uint8_t* from, std::uint64_t mask) OVSW_INLINE_LAMBDA {
-    std::uint64_t word;
-    std::memcpy(&word, from, sizeof word);
-    count += __builtin_popcountll(word & mask);
-  };
-  const std::int64_t rest = m.row_bytes % 8, whole = m.row_bytes - rest;
-  const std::uint64_t some = (std::uint64_t(1) << (8 * rest)) - 1;
-  for (int ky = 0; ky < s.window_h; ++ky, at += m.pitch) {
-    for (std::int64_t i = 0; i < whole; i += 8) add(at + i, ~std::uint64_t(0));
-    if (rest) add(at + whole, some);
-  }
-  return std::int32_t(count);
-}
-
-// The same of output pixels [first, last); the map has the rows under output pixels from `begin` on.
-static inline void count_patches(const Shape& s, const BitMap& m, const std::uint8_t* map, std::int64_t begin,
-                                 std::int64_t first, std::int64_t last, std::int32_t* to) {
-  const std::int64_t down = s.stride_h * m.pitch, right = s.stride_w * m.tap_bytes;
-  std::int64_t y = first / s.out_w - begin / s.out_w, x = first % s.out_w;
-  for (std::int64_t pixel = first; pixel < last; ++pixel) {
-    *to++ = count_patch(s, m, map + y * down + x * right);
-    if (++x == s.out_w) {
-      x = 0;
-      ++y;
-    }
-  }
-}
-
 // fn(output channel, place in its patch, byte) for all weights of the file.
 template <typename Fn>
 OVSW_INLINE void for_weights(const Shape& s, const BitMap& m, const void* weights, Fn fn) {

@@ -39,28 +39,6 @@ OVSW_INLINE void with_parts(const KernelArgs& a, Fn fn) {
   with_more(Parts<Add::kInt16>());
 }
 
-// A constant per channel, or without it the same for all channels.
-struct PerChannel {
-  const std::int16_t* data;
-  int mask;
-
-  // Of 2 * kLanes channels from c on.
-  OVSW_INLINE Vec at(int c) const { return load(data + (c & mask)); }
-};
-
-struct Same {
-  alignas(Vec) std::int16_t x[2 * kLanes];
-  explicit constexpr Same(std::int16_t number) : x() {
-    for (std::int16_t& y : x) y = number;
-  }
-};
-constexpr Same kZero(0), kOne(1 << 14);  // as a threshold, as a slope
-
-OVSW_INLINE PerChannel per_channel(const KernelArgs& a, Constant which, const Same& otherwise) {
-  const auto* data = a.constant<std::int16_t>(which);
-  return data ? PerChannel{data, ~0} : PerChannel{otherwise.x, 0};
-}
-
 // Where channels go. A copy of the arguments, as every vector store might change those for all the compiler knows.
 struct Target {
   const std::int16_t* residual;
@@ -72,8 +50,7 @@ struct Target {
   std::int64_t bits_step;  // bytes per pixel
   Vec lo, hi;
   Act act;
-  const std::int16_t* slope;
-  PerChannel positive, threshold;
+  const std::int16_t *slope, *positive, *threshold;
 };
 
 OVSW_INLINE Target make_target(const KernelArgs& a) {
@@ -88,8 +65,21 @@ OVSW_INLINE Target make_target(const KernelArgs& a) {
           all16(std::int32_t(a.hi)),
           a.act,
           a.constant<std::int16_t>(kSlope),
-          per_channel(a, kPositive, kOne),
-          per_channel(a, kThreshold, kZero)};
+          a.constant<std::int16_t>(kPositive),
+          a.constant<std::int16_t>(kThreshold)};
+}
+
+// What E::kMore needs of 2 * kLanes channels.
+struct More {
+  Vec slope, positive, threshold;
+};
+
+// Of those from c on.
+template <typename E>
+OVSW_INLINE More more_at(const Target& t, int c) {
+  if constexpr (!E::kMore) return {zero(), zero(), zero()};
+  return {t.slope ? load(t.slope + c) : zero(), t.positive ? load(t.positive + c) : all16(1 << 14),
+          t.threshold ? load(t.threshold + c) : zero()};
 }
 
 // kLanes channels, of which `some` exist, at element `at` of the maps: q + residual from sums (base included). For
@@ -117,26 +107,26 @@ OVSW_INLINE Vec scale16(Vec v, Vec slope) {
   return OVSW_MM(packs_epi32)(OVSW_MM(srai_epi32)(low, 14), OVSW_MM(srai_epi32)(high, 14));
 }
 
-// The values of 2 * kLanes channels, from channel c on, from q + residual of the halves.
+// The values of 2 * kLanes channels from q + residual of the halves.
 template <typename E>
-OVSW_INLINE Vec values(const Target& t, int c, Vec q0, Vec q1) {
+OVSW_INLINE Vec values(const Target& t, const More& more, Vec q0, Vec q1) {
   const Vec sum = pack16(q0, q1), v = clamp16(sum, t.lo, t.hi);
   if constexpr (E::kMore) {
+    if (t.act == Act::kPrelu) return scale16(v, by_sign(v, more.slope, more.positive));
     if (t.act == Act::kStep) return by_sign(sum, t.lo, t.hi);
-    if (t.act == Act::kPrelu) return scale16(v, by_sign(v, load(t.slope + c), t.positive.at(c)));
   }
   return v;
 }
 
 #if defined(__AVX512F__)
 
-// 32 channels from c on, of which those in `mask` exist, from q + residual of the halves: clamped and stored, as
+// 32 channels, of which those in `mask` exist, from q + residual of the halves: clamped and stored, as
 // numbers at element `at` and as bits at `bits`, 4 bytes or, with zeros, a whole word. One slab is stored by 32 bytes:
 // the masked half of a longer store would still hold up the load of the next pixel's residual.
 template <typename E>
-OVSW_INLINE void put32(const Target& t, std::int64_t at, int c, __mmask32 mask, unsigned char* bits, bool word,
-                       int slabs, Vec q0, Vec q1) {
-  const Vec v = values<E>(t, c, q0, q1);
+OVSW_INLINE void put32(const Target& t, std::int64_t at, const More& more, __mmask32 mask, unsigned char* bits,
+                       bool word, int slabs, Vec q0, Vec q1) {
+  const Vec v = values<E>(t, more, q0, q1);
   if (t.out) {
     if (slabs > 1) {
       _mm512_mask_storeu_epi16(t.out + at, mask, v);
@@ -145,9 +135,25 @@ OVSW_INLINE void put32(const Target& t, std::int64_t at, int c, __mmask32 mask, 
     }
   }
   if (bits) {
-    const Vec least = E::kMore ? t.threshold.at(c) : zero();
-    const std::uint64_t signs = std::uint32_t(_mm512_mask_cmpge_epi16_mask(mask, v, least));
-    std::memcpy(bits, &signs, word ? 8 : 4);
+    const std::uint64_t signs = std::uint32_t(_mm512_mask_cmpge_epi16_mask(mask, v, more.threshold));
+    if (word) {
+      std::memcpy(bits, &signs, 8);
+    } else {
+      std::memcpy(bits, &signs, 4);
+    }
+  }
+}
+
+// The same of all channels of two pixels, if they have 16 each.
+template <typename E>
+OVSW_INLINE void put_two(const Target& t, std::int64_t at, const More& more, unsigned char* bits, Vec q0, Vec q1) {
+  const Vec v = values<E>(t, more, q0, q1);
+  if (t.out) store(t.out + at, v);
+  if (bits) {
+    const std::uint32_t signs = _mm512_cmpge_epi16_mask(v, more.threshold);
+    const std::uint64_t first = signs & 0xffff, second = signs >> 16;
+    std::memcpy(bits, &first, 8);
+    std::memcpy(bits + 8, &second, 8);
   }
 }
 
@@ -161,15 +167,29 @@ OVSW_INLINE void finish(const Target& target, const std::int32_t* shift, const s
   const auto mask = __mmask32(low_bits(n));
   const auto mask0 = __mmask16(mask), mask1 = __mmask16(mask >> 16);
   const bool word = n <= 32 && c % 64 == 0;
+  const More more = more_at<E>(t, c);
   std::int64_t at = pixel * t.channels + c;
   unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step + c / 8 : nullptr;
-  for (int i = 0; i < pixels; ++i, at += t.channels, sums += step) {
+  int i = 0;
+  if (t.channels == 16) {
+    const auto twice = [](Vec v) OVSW_INLINE_LAMBDA { return _mm512_broadcast_i64x4(_mm512_castsi512_si256(v)); };
+    const More both = {twice(more.slope), twice(more.positive), twice(more.threshold)};
+    for (; i + 1 < pixels; i += 2, at += 32, sums += 2 * step) {
+      const Vec q0 = shift_add<E>(t, at, mask0, shift, add32(scale(sums[0], 0, i), load(base[i])));
+      const Vec q1 = shift_add<E>(t, at + 16, mask0, shift, add32(scale(sums[step], 0, i + 1), load(base[i + 1])));
+      if constexpr (E::kAdd != Add::kSum) {
+        put_two<E>(t, at, both, bits, q0, q1);
+        if (bits) bits += 2 * t.bits_step;
+      }
+    }
+  }
+  for (; i < pixels; ++i, at += t.channels, sums += step) {
     const std::int32_t* b = base[i] + c;
     const Vec q0 = shift_add<E>(t, at, mask0, shift + c, add32(scale(sums[0], 0, i), load(b)));
     Vec q1 = q0;
     if (slabs > 1) q1 = shift_add<E>(t, at + 16, mask1, shift + c + 16, add32(scale(sums[1], 1, i), load(b + 16)));
     if constexpr (E::kAdd != Add::kSum) {
-      put32<E>(t, at, c, mask, bits, word, slabs, q0, q1);
+      put32<E>(t, at, more, mask, bits, word, slabs, q0, q1);
       if (bits) bits += t.bits_step;
     }
   }
@@ -187,15 +207,15 @@ OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const s
 
 #else
 
-// 16 channels from c on, of which n > 0 exist, at element `at` of the maps, from sums (base included) of the halves.
+// 16 channels, of which n > 0 exist, at element `at` of the maps, from sums (base included) of the halves.
 // Writes the values, and returns numbers that are negative where bits are 0.
 template <typename E>
-OVSW_INLINE Vec finish16(const Target& t, std::int64_t at, int c, int n, const std::int32_t* shift, Vec sum0,
+OVSW_INLINE Vec finish16(const Target& t, std::int64_t at, int n, const std::int32_t* shift, const More& more, Vec sum0,
                          Vec sum1) {
   const Vec q0 = shift_add<E>(t, at, n, shift, sum0);
   const Vec q1 = shift_add<E>(t, at + 8, n - 8, shift + 8, sum1);
   if constexpr (E::kAdd == Add::kSum) return q0;
-  const Vec v = values<E>(t, c, q0, q1);
+  const Vec v = values<E>(t, more, q0, q1);
   if (t.out) {
     if (n >= 16) {
       store(t.out + at, v);
@@ -203,8 +223,17 @@ OVSW_INLINE Vec finish16(const Target& t, std::int64_t at, int c, int n, const s
       store_some(t.out + at, v, n, sizeof *t.out);
     }
   }
-  if constexpr (E::kMore) return _mm256_cmpgt_epi16(t.threshold.at(c), v);
+  if constexpr (E::kMore) return _mm256_cmpgt_epi16(more.threshold, v);
   return v;
+}
+
+// The last bits of a pixel, those of channels from c on, to the end of their word.
+OVSW_INLINE void put_last(unsigned char* to, int c, std::uint64_t bits) {
+  if (c % 64 == 0) {
+    std::memcpy(to + c / 8, &bits, sizeof bits);
+  } else {
+    std::memcpy(to + c / 8, &bits, sizeof bits - std::size_t(c % 64) / 8);
+  }
 }
 
 // The signs of channels c to c + 31, c a multiple of 32, of which n exist, to byte c / 8 of a pixel's bits; v1 counts
@@ -215,8 +244,7 @@ OVSW_INLINE void put_bits32(unsigned char* to, int c, int n, Vec v0, Vec v1) {
   if (n >= 32 && (n > 32 || c % 64 != 0)) {
     std::memcpy(to + c / 8, &mask, sizeof mask);
   } else {
-    const std::uint64_t word = n < 32 ? mask & ((1u << n) - 1) : mask;
-    std::memcpy(to + c / 8, &word, sizeof word - std::size_t(c % 64) / 8);
+    put_last(to, c, n < 32 ? mask & ((1u << n) - 1) : mask);
   }
 }
 
@@ -227,8 +255,7 @@ OVSW_INLINE void put_bits16(unsigned char* to, int c, int n, Vec v) {
   if (n > 16) {
     std::memcpy(to + c / 8, &mask, sizeof(std::uint16_t));
   } else {
-    const std::uint64_t word = mask & ((1u << n) - 1);
-    std::memcpy(to + c / 8, &word, sizeof word - std::size_t(c % 64) / 8);
+    put_last(to, c, mask & ((1u << n) - 1));
   }
 }
 
@@ -239,10 +266,11 @@ OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const s
                              std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums, int step) {
   for (const int last = c + 16 * slabs; c < last; c += 16, sums += 2) {
     const int n = t.channels - c;
+    const More more = more_at<E>(t, c);
     for (int i = 0; i < pixels; ++i) {
       const Vec* sum = sums + i * step;
       const std::int32_t* b = base[i] + c;
-      const Vec v = finish16<E>(t, (pixel + i) * t.channels + c, c, n, shift + c, add32(sum[0], load(b)),
+      const Vec v = finish16<E>(t, (pixel + i) * t.channels + c, n, shift + c, more, add32(sum[0], load(b)),
                                 add32(sum[1], load(b + 8)));
       if (t.bits) put_bits16(t.bits + (pixel + i) * t.bits_step, c, n, v);
     }

@@ -75,6 +75,7 @@ struct Layout : BitMap {
 struct Constants {
   std::int32_t mult[16];  // two 16-bit numbers: -mult twice; if E::kMore, -mult and the window scale
   std::int32_t shift[16];
+  More more;
 };
 
 struct Scratch {
@@ -155,7 +156,24 @@ OVSW_INLINE void expand(const Shape& s, const Layout& l, const std::uint8_t* a, 
   for (std::int64_t i = 2 * l.patch_bytes; i < l.slots; ++i) to[i] = 0;
 }
 
-// Offsets and bases of a strip. Past the end pixels repeat the last one.
+// The ones of the patch that starts at `at` in the padded map.
+template <int RowBytes>
+OVSW_INLINE std::int32_t count_ones(const Shape& s, const Layout& l, const std::uint8_t* at) {
+  const std::int64_t row = RowBytes ? RowBytes : l.row_bytes;
+  const std::int64_t last = (row - 1) / 8 * 8;  // where a row's last word is
+  const std::uint64_t mask = ~std::uint64_t(0) >> (8 * (last + 8 - row));
+  std::int64_t count = 0;
+  for (int ky = 0; ky < s.window_h; ++ky, at += l.pitch) {
+    for (std::int64_t i = 0; i <= last; i += 8) {
+      std::uint64_t word;
+      std::memcpy(&word, at + i, sizeof word);
+      count += __builtin_popcountll(i < last ? word : word & mask);
+    }
+  }
+  return std::int32_t(count);
+}
+
+// Offsets, bases and, if there is a window scale, ones of a strip. Past the end pixels repeat the last one.
 template <bool Quad, int RowBytes>
 OVSW_INLINE void prepare(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_t begin,
                          std::int64_t first, std::int64_t last) {
@@ -184,6 +202,8 @@ OVSW_INLINE void prepare(const KernelArgs& args, const Layout& l, const Scratch&
     expand<RowBytes>(s, l, at[0], at[1], to);
     if constexpr (Quad) expand<RowBytes>(s, l, at[2], at[3], to + l.strip * l.stride);
   }
+  if (!args.constants[kWindow]) return;
+  for (std::int64_t i = 0; i < last - first; ++i) w.ones[i] = count_ones<RowBytes>(s, l, w.at[i]);
 }
 
 template <bool Quad>
@@ -283,17 +303,17 @@ __attribute__((noinline)) void lookup(const std::uint16_t* offsets, std::int64_t
 
 // 16 channels of one pixel from their popcounts; `ones` is that of the patch alone.
 template <typename E>
-OVSW_INLINE Vec finish_counts(const Target& t, std::int64_t at, int c, int n, const Constants& k,
-                              const std::int32_t* base, Vec count, std::int32_t ones) {
+OVSW_INLINE Vec finish_counts(const Target& t, std::int64_t at, int n, const Constants& k, const std::int32_t* base,
+                              Vec count, Vec ones) {
   // (count, count) times (-mult, -mult), or twice (count, ones) times (-mult, window)
-  const Vec other = E::kMore ? all16(ones) : count;
+  const Vec other = E::kMore ? ones : count;
   Vec p0 = _mm256_madd_epi16(_mm256_unpacklo_epi16(count, other), load(k.mult));
   Vec p1 = _mm256_madd_epi16(_mm256_unpackhi_epi16(count, other), load(k.mult + 8));
   if constexpr (E::kMore) {
     p0 = add32(p0, p0);
     p1 = add32(p1, p1);
   }
-  return finish16<E>(t, at, c, n, k.shift, add32(p0, load(base)), add32(p1, load(base + 8)));
+  return finish16<E>(t, at, n, k.shift, k.more, add32(p0, load(base)), add32(p1, load(base + 8)));
 }
 
 // `pixels` pixels x `slabs` slabs from channel c on; sums [pair][slab][4].
@@ -308,14 +328,14 @@ __attribute__((noinline)) void finish_pairs(const Target& target, const Constant
     const Constants* k = constants + c / 16;
     const std::int32_t* b = base[i] + c;
     const Vec* sum = sums + i / 2 * 4 * slabs + i % 2 * 2;
+    const Vec one = E::kMore ? all16(ones[i]) : zero();
     for (int v = 0; v < slabs; ++v, sum += 4, k += 2, b += kSlab) {
       const int n = t.channels - c - v * kSlab;
+      const std::int64_t to = at + v * kSlab;
       const Vec odd = sum[1];
       const Vec even = _mm256_sub_epi16(sum[0], _mm256_slli_epi16(odd, 8));
-      const Vec v0 = finish_counts<E>(t, at + v * kSlab, c + v * kSlab, n, k[0], b, even, ones[i]);
-      const Vec v1 =
-          n > 16 ? finish_counts<E>(t, at + v * kSlab + 16, c + v * kSlab + 16, n - 16, k[1], b + 16, odd, ones[i])
-                 : v0;
+      const Vec v0 = finish_counts<E>(t, to, n, k[0], b, even, one);
+      const Vec v1 = n > 16 ? finish_counts<E>(t, to + 16, n - 16, k[1], b + 16, odd, one) : v0;
       if (bits) put_bits32(bits, c + v * kSlab, n, v0, v1);
     }
     if (bits) bits += t.bits_step;
@@ -341,7 +361,7 @@ __attribute__((noinline)) void finish_quads(const Target& target, const Constant
     }
     for (int i = 0; i < 4; ++i, at += n) {
       if (first + i == pixels) return;
-      const Vec v = finish_counts<E>(t, at, 0, n, *constants, base[i], count[i], ones[i]);
+      const Vec v = finish_counts<E>(t, at, n, *constants, base[i], count[i], E::kMore ? all16(ones[i]) : zero());
       if (bits) {
         put_bits16(bits, 0, n, v);
         bits += t.bits_step;
@@ -413,7 +433,7 @@ void wide(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_
     }
     const std::int32_t* base =
         args.border.base + std::int64_t(args.border.row_class[y] + args.border.col_class[x]) * padded_channels(s.out_c);
-    const auto ones = std::uint32_t(window ? count_patch(s, l, at) : 0);
+    const auto ones = std::uint32_t(window ? count_ones<0>(s, l, at) : 0);
     for (int c0 = args.first_channel; c0 < args.last_channel; c0 += 16) {
       alignas(32) std::int32_t sum[16] = {};
       for (int c = c0; c < c0 + 16 && c < s.out_c; ++c) {
@@ -428,7 +448,7 @@ void wide(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_
         sum[c - c0] = std::int32_t(std::uint32_t(base[c]) - 2 * count * std::uint32_t(scale[c]) + term);
       }
       const int n = s.out_c - c0;
-      const Vec v = finish16<E>(t, pixel * s.out_c + c0, c0, n, shift + c0, load(sum), load(sum + 8));
+      const Vec v = finish16<E>(t, pixel * s.out_c + c0, n, shift + c0, more_at<E>(t, c0), load(sum), load(sum + 8));
       if (t.bits) put_bits16(t.bits + pixel * t.bits_step, c0, n, v);
     }
   }
@@ -472,6 +492,9 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
     w.constants[c / 16].mult[c % 16] = std::int32_t(mult | std::uint32_t(other) << 16);
     w.constants[c / 16].shift[c % 16] = shift[c];
   }
+  const Target t = make_target(args);
+  for (int c = args.first_channel; E::kMore && c < args.last_channel; c += 16)
+    w.constants[c / 16].more = more_at<E>(t, c);
   const bool quads = l.lanes == 16, one_panel = args.last_channel - args.first_channel <= kMaxSlabs * kSlab;
   const std::int64_t pixels = std::int64_t(l.strip) * (quads ? 4 : 2);
   for (std::int64_t first = begin; first < end; first += pixels) {
@@ -481,7 +504,6 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
     } else {
       prepare<false>(args, l, w, begin, first, last);
     }
-    if (window) count_patches(s, l, w.map, begin, first, last, w.ones);
     strip<E>(args, l, w, first, last, first > begin && one_panel && l.groups <= kBlock);
   }
 }

@@ -55,7 +55,7 @@ struct Scratch {
 Scratch carve(const Shape& s, const Layout& l, void* scratch) {
   Scratch w{};
   Carver room(scratch);
-  w.map = room.take<std::uint8_t>(l.pitch * (s.in_h + 2 * s.pad_h) + 8);
+  w.map = room.take<std::uint8_t>(l.pitch * (s.in_h + 2 * s.pad_h));
   w.patches = room.take<std::uint8_t>(l.strip * l.stride);
   w.base = room.take<const std::int32_t*>(l.strip);
   w.mult = room.take<std::int32_t>(l.slabs * kSlab);
@@ -83,17 +83,23 @@ Parts parts(const Shape& s, const Layout& l) {
   return p;
 }
 
-// 64 bytes of the parts at `from`, of which those in the masks exist: a_1, a_2 and the xor of all to `to`.
-OVSW_INLINE void gather64(const std::uint8_t* from, std::int64_t step, __mmask64 mask1, __mmask64 mask2,
-                          __mmask64 mask3, std::uint8_t* to, std::int64_t third, __mmask64 mask) {
+// 64 bytes of the parts at `from`, of which those in the masks exist: a_1, a_2 and the xor of all to `to`. If Ones,
+// returns how many of their bits are 1.
+template <bool Ones>
+OVSW_INLINE Vec gather64(const std::uint8_t* from, std::int64_t step, __mmask64 mask1, __mmask64 mask2, __mmask64 mask3,
+                         std::uint8_t* to, std::int64_t third, __mmask64 mask) {
   const Vec a = _mm512_maskz_loadu_epi8(mask1, from), b = _mm512_maskz_loadu_epi8(mask2, from + step);
   const Vec c = _mm512_maskz_loadu_epi8(mask3, from + 2 * step);
   _mm512_mask_storeu_epi8(to, mask, a);
   _mm512_mask_storeu_epi8(to + third, mask, b);
   _mm512_mask_storeu_epi8(to + 2 * third, mask, _mm512_ternarylogic_epi32(a, b, c, 0x96));
+  if constexpr (!Ones) return zero();
+  return add32(add32(_mm512_popcnt_epi32(a), _mm512_popcnt_epi32(b)), _mm512_popcnt_epi32(c));
 }
 
-void gather_long(const Shape& s, const Layout& l, const Parts& p, const std::uint8_t* from, std::uint8_t* to) {
+template <bool Ones>
+__attribute__((noinline)) Vec gather_long(const Shape& s, const Layout& l, const Parts& p, const std::uint8_t* from,
+                                          std::uint8_t* to) {
   if (p.copied) {
     std::uint8_t* at = to;
     for (int ky = 0; ky < s.window_h; ++ky, from += l.pitch, at += l.row_bytes) {
@@ -104,33 +110,51 @@ void gather_long(const Shape& s, const Layout& l, const Parts& p, const std::uin
     }
     from = to;
   }
+  Vec ones = zero();
   for (std::int64_t i = 0; i < p.third; i += 64) {
-    gather64(from + i, p.step, __mmask64(low_bits(p.size[0] - i)), __mmask64(low_bits(p.size[1] - i)),
-             __mmask64(low_bits(p.size[2] - i)), to + i, p.third, __mmask64(low_bits(p.third - i)));
+    const Vec more =
+        gather64<Ones>(from + i, p.step, __mmask64(low_bits(p.size[0] - i)), __mmask64(low_bits(p.size[1] - i)),
+                       __mmask64(low_bits(p.size[2] - i)), to + i, p.third, __mmask64(low_bits(p.third - i)));
+    ones = add32(ones, more);
   }
+  return ones;
 }
 
-// Patches and bases of a strip; (y, x) is its first output pixel and then the one after its last.
-void prepare(const KernelArgs& args, const Layout& l, const Scratch& w, int row0, int pixels, int* y, int* x) {
-  const Shape& s = args.shape;
+// Patches, bases and, if Ones, ones of the strip from output pixel `first` on; the map has the rows under those from
+// `begin` on.
+template <bool Ones>
+void prepare(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_t begin, std::int64_t first,
+             std::int64_t last) {
+  const Shape s = args.shape;
+  const Border border = args.border;
   const Parts p = parts(s, l);
-  const std::int64_t down = s.stride_h * l.pitch, right = s.stride_w * l.tap_bytes;
+  const std::int64_t down = s.stride_h * l.pitch, right = s.stride_w * l.tap_bytes, stride = l.stride;
   const std::int64_t base_stride = padded_channels(s.out_c);
   const auto mask1 = __mmask64(low_bits(p.size[0])), mask2 = __mmask64(low_bits(p.size[1]));
   const auto mask3 = __mmask64(low_bits(p.size[2])), mask = __mmask64(low_bits(p.third));
   const bool one = !p.copied && p.third <= 64;
+  std::int64_t y = first / s.out_w, x = first % s.out_w;
   std::uint8_t* to = w.patches;
-  for (int i = 0; i < pixels; ++i, to += l.stride) {
-    const std::uint8_t* from = w.map + (*y - row0) * down + *x * right;
+  const std::int32_t** base = w.base;
+  std::int32_t* ones = w.ones;
+  for (std::int64_t left = last - first, n; left > 0; left -= n, ++y, x = 0) {
+    n = left < s.out_w - x ? left : s.out_w - x;
+    const std::int32_t* row_base = border.base + border.row_class[y] * base_stride;
+    for (std::int64_t i = 0; i < n; ++i) *base++ = row_base + border.col_class[x + i] * base_stride;
+    const std::uint8_t* from = w.map + (y - begin / s.out_w) * down + x * right;
+    const auto gather_each = [&](auto gather) OVSW_INLINE_LAMBDA {
+      for (std::int64_t i = 0; i < n; ++i, from += right, to += stride) {
+        const Vec count = gather(from, to);
+        if constexpr (Ones) *ones++ = _mm512_reduce_add_epi32(count);
+      }
+    };
     if (one) {
-      gather64(from, p.step, mask1, mask2, mask3, to, p.third, mask);
+      gather_each([&](const std::uint8_t* patch, std::uint8_t* out) OVSW_INLINE_LAMBDA {
+        return gather64<Ones>(patch, p.step, mask1, mask2, mask3, out, p.third, mask);
+      });
     } else {
-      gather_long(s, l, p, from, to);
-    }
-    w.base[i] = args.border.base + (args.border.row_class[*y] + args.border.col_class[*x]) * base_stride;
-    if (++*x == s.out_w) {
-      *x = 0;
-      ++*y;
+      gather_each([&](const std::uint8_t* patch, std::uint8_t* out)
+                      OVSW_INLINE_LAMBDA { return gather_long<Ones>(s, l, p, patch, out); });
     }
   }
 }
@@ -217,12 +241,13 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
   if (!window) w.ones = nullptr;
   for (int c = args.first_channel; window && c < args.last_channel; ++c) w.window[c] = 2 * window[c];
   const int first_slab = args.first_channel / kSlab, last_slab = int(ceil_div(args.last_channel, kSlab));
-  const int row0 = int(begin / s.out_w);
-  int y = row0, x = int(begin % s.out_w);
   for (std::int64_t first = begin; first < end; first += l.strip) {
     const std::int64_t last = end - first < l.strip ? end : first + l.strip;
-    prepare(args, l, w, row0, int(last - first), &y, &x);
-    if (window) count_patches(s, l, w.map, begin, first, last, w.ones);
+    if (window) {
+      prepare<true>(args, l, w, begin, first, last);
+    } else {
+      prepare<false>(args, l, w, begin, first, last);
+    }
     for (int slab = first_slab; slab < last_slab; slab += 2) {
       if (last_slab - slab >= 2) {
         panel<2, E>(args, l, w, slab, first, last);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +69,13 @@ class Engine:
 
     @property
     def num_classes(self) -> int:
-        return self._core.outputs
+        """How many numbers the first output has."""
+        return math.prod(self.output_shapes[0])
+
+    @property
+    def output_shapes(self) -> list[tuple[int, int, int]]:
+        """Channels, height and width of all that the network returns."""
+        return self._core.output_shapes
 
     @property
     def isa(self) -> str:
@@ -96,24 +103,31 @@ class Engine:
         """What it holds beside the file."""
         return Memory(self._core.arena_bytes, self._core.weight_bytes)
 
-    def run(self, image: ImageLike) -> np.ndarray:
+    def run(self, image: ImageLike) -> Any:
         """The logits: float32 (classes,) of one image, (n, classes) of a batch.
+
+        An output that is a map is (channels, height, width), of a batch (n, channels, height, width), and what has
+        several outputs gives a tuple of them.
 
         An image is a path, a PIL image (both are resized and cropped as the network was evaluated), pixels as a uint8
         array (height, width, channels), or values as a float32 array (channels, height, width) that are already
         normalised. A batch is a list of these, or an array with one more dimension in front.
         """
         batch, single = self._batch(image)
-        logits = self._core.run(batch)
-        return logits[0] if single else logits
+        outputs = self._split(self._core.run(batch))
+        if single:
+            outputs = tuple(output[0] for output in outputs)
+        return outputs if len(outputs) > 1 else outputs[0]
 
     def classify(self, image: ImageLike, k: int = 5) -> Any:
         """The k most probable classes of one image as [(label, probability), ...]; of a batch, a list of those."""
         if k < 1:
             raise ValueError(f"k is {k}, expected at least 1")
-        logits = self.run(image)
-        rows = [self._top(row, k) for row in np.atleast_2d(logits)]
-        return rows[0] if logits.ndim == 1 else rows
+        if self.output_shapes[0][1:] != (1, 1):
+            raise ValueError(f"the network returns a map of {dims(self.output_shapes[0])}, not a vector of classes")
+        batch, single = self._batch(image)
+        rows = [self._top(row, k) for row in self._split(self._core.run(batch))[0]]
+        return rows[0] if single else rows
 
     def profile(self, image: ImageLike, repeat: int = 20) -> Profile:
         """Where the time goes: one row per step, medians over `repeat` runs."""
@@ -142,10 +156,23 @@ class Engine:
         about = f"{self.metadata.get('arch', 'model')} {dims(self.input_shape)} -> {self.num_classes}"
         return f"<Engine {about}, isa={self.isa}, threads={self.threads}>"
 
+    def _split(self, flat: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The outputs of a batch, each (n, classes) or (n, channels, height, width)."""
+        parts, at = [], 0
+        for c, h, w in self.output_shapes:
+            part = flat[:, at : at + c * h * w]
+            vector = (h, w) == (1, 1)
+            parts.append(part if vector else np.ascontiguousarray(part.reshape(-1, h, w, c).transpose(0, 3, 1, 2)))
+            at += c * h * w
+        return tuple(parts)
+
     def _top(self, logits: np.ndarray, k: int) -> list[tuple[str, float]]:
         wide = logits.astype(np.float64)
-        exp = np.exp(wide - wide.max())
-        probabilities = exp / exp.sum()
+        if self.metadata.get("output") == "probabilities":
+            probabilities = wide
+        else:  # logits, or logarithms of probabilities, which are as good
+            exp = np.exp(wide - wide.max())
+            probabilities = exp / exp.sum()
         order = np.argsort(-wide, kind="stable")[:k]
         labels = self.input.labels
         return [(labels[i] if labels else f"class {i}", float(probabilities[i])) for i in order]

@@ -28,8 +28,10 @@ NONE = 0xFFFFFFFF
 HEADER = struct.Struct("<8sHHIQ10I")
 VALUE = struct.Struct("<4I")
 TENSOR = struct.Struct("<HH4IIQQ")
-OP = struct.Struct("<HH10I2f6H4s2I2BH")
+OP = struct.Struct("<HH10I2f6H4s2I2BH")  # 4s: two numbers of channels, or in PADS_WITH the pad_value
+_CHANNELS, _PAD_VALUE = struct.Struct("<2H"), struct.Struct("<f")
 
+MAX_OUTPUTS = 1024
 MAX_COUNT = 16_384  # values, tensors, ops
 MAX_STRINGS = 1 << 22
 MAX_METADATA = 1 << 24
@@ -65,9 +67,7 @@ DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
     "i8": (6, np.dtype("i1")),
 }
 PADS_WITH = frozenset({"bconv", "gather"})  # ops that have a pad_value in the place of channels
-CEIL, EXCLUDE_PAD = 1, 2  # flags of an op
-_PAD_VALUE, _CHANNELS = struct.Struct("<f"), struct.Struct("<2H")
-MAX_OUTPUTS = 1024
+FLAGS = {"ceil": 1, "exclude_pad": 2}
 _SINCE_1_1 = frozenset({"integer", "i16", "i32", "u8", "i8"})  # codes of any enumeration
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -105,7 +105,9 @@ class Op:
     """A node: `act(scale * core(input) + offset + residual)`, stored as numbers (`out`) and/or sign bits (`bits`).
 
     With numerics "integer" the sum before the residual is shifted right by `shift` (docs/numerics.md). References are
-    indices into `Model.values` (input, residual, out, bits) and `Model.tensors` (the others).
+    indices into `Model.values` (input, residual, out, bits) and `Model.tensors` (the others). The residual of mul and
+    concat is their second input. `pad_value` is that of bconv and gather, `channels` those of channel_pad; `clamp` are
+    also the levels of a step, `slope` also a table.
     """
 
     kind: str
@@ -142,7 +144,7 @@ class Op:
 class Model:
     """A whole file. `values[0]` is the input; `mean` and `std` are tensors of one f32 per input channel.
 
-    `version` is that of the file it was read from.
+    `version` is that of the file it was read from. `more_outputs` are those after the first.
     """
 
     values: list[Value]
@@ -158,6 +160,7 @@ class Model:
 
     @property
     def outputs(self) -> list[int]:
+        """All of them, as values."""
         return [self.output, *self.more_outputs]
 
     def add_value(self, kind: str, c: int, h: int, w: int) -> int:
@@ -222,7 +225,7 @@ def _is_new(model: Model, op: Op) -> bool:
         or op.ceil
         or op.exclude_pad
         or (op.kind == "avgpool" and op.pad != (0, 0))
-        or any(ref is not None and len(model.tensors[ref].shape) == 2 for ref in (op.scale, op.slope))
+        or any(ref is not None and len(model.tensors[ref].shape) > 1 for ref in (op.scale, op.slope))
         or (op.residual is not None and model.values[op.residual].shape != model.values[_written(op)].shape)
         or (op.kind in ("bconv", "conv") and model.tensors[op.weight or 0].shape[-1] != model.values[op.input].c)
     )
@@ -241,22 +244,12 @@ def to_bytes(model: Model) -> bytes:
         refs = (op.input, op.residual, op.out, op.bits, op.weight, op.scale, op.offset, op.slope)
         shift = _ref(op.shift) if model.numerics == "integer" else 0
         codes, geometry = (OP_KINDS[op.kind], ACTIVATIONS[op.act]), (*op.window, *op.stride, *op.pad)
-        padding = _PAD_VALUE.pack(op.pad_value) if op.kind in PADS_WITH else _CHANNELS.pack(*op.channels)
+        # -0.0 becomes 0.0, the zeros that 1.0 has there.
+        padding = _PAD_VALUE.pack(op.pad_value + 0.0) if op.kind in PADS_WITH else _CHANNELS.pack(*op.channels)
         threshold = 0 if op.threshold is None else op.threshold + 1
-        gaps, flags = (n - 1 for n in op.dilation), op.ceil * CEIL | op.exclude_pad * EXCLUDE_PAD
-        op_records += OP.pack(
-            *codes,
-            len(strings),
-            len(name),
-            *map(_ref, refs),
-            *op.clamp,
-            *geometry,
-            padding,
-            shift,
-            threshold,
-            *gaps,
-            flags,
-        )
+        gaps, flags = (n - 1 for n in op.dilation), sum(bit for flag, bit in FLAGS.items() if getattr(op, flag))
+        fields = (*codes, len(strings), len(name), *map(_ref, refs), *op.clamp, *geometry, padding)
+        op_records += OP.pack(*fields, shift, threshold, *gaps, flags)
         strings += name
     metadata = json.dumps(model.metadata, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     values = b"".join(VALUE.pack(VALUE_KINDS[v.kind], *v.shape) for v in model.values)
@@ -455,7 +448,7 @@ def _op(i: int, strings: bytes, n_values: int, n_tensors: int, record: tuple[Any
     source = indices.pop("input")
     if source is None:
         raise FormatError(f"{label}: no input")
-    if flags > (CEIL | EXCLUDE_PAD) or (shift and not with_shift):
+    if flags > sum(FLAGS.values()) or (shift and not with_shift):
         raise FormatError(f"{label}: reserved bytes are not zero")
     names = (_name(OP_KINDS, kind, f"{label}: kind"), _name(ACTIVATIONS, act, f"{label}: activation"))
     pairs: Any = dict(zip(("window", "stride", "pad"), zip(geometry[::2], geometry[1::2])))
@@ -463,5 +456,6 @@ def _op(i: int, strings: bytes, n_values: int, n_tensors: int, record: tuple[Any
         pairs["pad_value"] = _PAD_VALUE.unpack(padding)[0]
     else:
         pairs["channels"] = _CHANNELS.unpack(padding)
-    pairs |= {"dilation": (gap_h + 1, gap_w + 1), "ceil": bool(flags & CEIL), "exclude_pad": bool(flags & EXCLUDE_PAD)}
+    pairs["dilation"] = (gap_h + 1, gap_w + 1)
+    pairs |= {flag: bool(flags & bit) for flag, bit in FLAGS.items()}
     return Op(names[0], name, source, **indices, act=names[1], clamp=(clamp[0], clamp[1]), **pairs)

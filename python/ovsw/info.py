@@ -35,6 +35,7 @@ def describe(path: str) -> dict[str, Any]:
         "format": "{}.{}".format(*model.version),
         "numerics": model.numerics,
         "input": list(engine.input_shape),
+        "outputs": [list(model.values[i].shape) for i in model.outputs],
         "classes": engine.num_classes,
         "mean": list(engine.input.mean),
         "std": list(engine.input.std),
@@ -96,21 +97,28 @@ def _text(info: dict[str, Any]) -> str:
 
     def window(op: dict[str, Any]) -> str:
         plain = op["window"] == op["stride"] == (1, 1)
-        return "-" if plain else f"{dims(op['window'])}/{op['stride'][0]}"
+        parts = [] if plain else [f"{dims(op['window'])}/{op['stride'][0]}"]
+        parts += [f"dilation {op['dilation'][0]}"] if op["dilation"] != (1, 1) else []
+        parts += [f"{op['groups']} groups"] if op["groups"] > 1 else []
+        return ", ".join(parts) or "-"
+
+    def inputs(op: dict[str, Any]) -> str:
+        return ", ".join(dims(shape) for shape in (op["input"], op["second"]) if shape)
 
     rows = [
-        (op["name"], op["op"], dims(op["input"]), dims(op["output"]))
+        (op["name"], op["op"], inputs(op), dims(op["output"]))
         + (window(op), op["stores"], str(op["bits"] or "-"), f"{op['bytes']:,}")
         for op in info["ops"]
     ]
     metadata = {key: value for key, value in info["metadata"].items() if key != "labels"}
     labels = info["labels"]
     names = f"{labels[0]}, {labels[1]}, ... {labels[-1]}" if len(labels) > 2 else ", ".join(labels) or "not named"
+    is_classifier = len(info["outputs"]) == 1 and info["outputs"][0][1:] == [1, 1]
     lines = [
         f"{info['file']}: {info['bytes']:,} bytes = {info['bytes'] / 1e6:.2f} MB, format {info['format']}, "
         f"numerics {info['numerics']}",
         f"input {dims(info['input'])}, mean {numbers(info['mean'])}, std {numbers(info['std'])}",
-        f"{info['classes']} classes: {names}",
+        f"{info['classes']} classes: {names}" if is_classifier else f"outputs {', '.join(map(dims, info['outputs']))}",
         *(f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in metadata.items()),
         *([_trained(zoo.entry(info["zoo"]["name"]))] if "zoo" in info else []),
         "",

@@ -63,6 +63,7 @@ class NetworkSpec:
     Attributes:
         blocks: how many in each stage; VGGSmall has none.
         classifier: the key of the last layer in a checkpoint.
+        aliases: what a family's own code calls it, where its checkpoints say so.
         flattened: channels of the map that the classifier takes whole, and by how much it is smaller than the input;
             None where it is averaged first, so that any input size goes with the same weights.
     """
@@ -73,6 +74,7 @@ class NetworkSpec:
     input: InputSpec
     classifier: str = "fc"
     flattened: tuple[int, int] | None = None
+    aliases: tuple[str, ...] = ()
 
     @property
     def short(self) -> str:
@@ -93,8 +95,14 @@ class NetworkSpec:
         return self.input.height
 
 
-_IMAGENET = InputSpec(3, 224, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), resize=256, labels="imagenet")
-_CIFAR = InputSpec(3, 32, 32, (0.491, 0.482, 0.447), (0.247, 0.243, 0.262), resize=32)
+NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {  # mean, std
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "cifar10": ((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
+    "cifar100": ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+}
+_IMAGENET = InputSpec(3, 224, 224, *NORMALISATIONS["imagenet"], resize=256, labels="imagenet")
+_CIFAR = InputSpec(3, 32, 32, *NORMALISATIONS["cifar10"], resize=32)
+_CIFAR_AS_IMAGENET = InputSpec(3, 32, 32, *NORMALISATIONS["imagenet"], resize=32)  # RBNN, AdaBin, ReCU
 NETWORKS = (
     NetworkSpec("ResNet18_1w1a", (2, 2, 2, 2), 1000, _IMAGENET),
     NetworkSpec("ResNet34_1w1a", (3, 4, 6, 3), 1000, _IMAGENET),
@@ -103,6 +111,23 @@ NETWORKS = (
     NetworkSpec("cResNet18_1w1a", (2, 2, 2, 2), 100, _CIFAR),
     NetworkSpec("cResNet20_1w1a", (3, 3, 3), 10, _CIFAR, classifier="linear"),
     NetworkSpec("VGGSmall_1w1a", (), 10, _CIFAR, flattened=(512, 8)),
+    *(
+        NetworkSpec(f"{name}_1w1a", blocks, 10, _CIFAR_AS_IMAGENET, "linear", aliases=(f"{alias}_1w1a",))
+        for name, blocks, alias in (
+            ("RBNN_cResNet18", (2, 2, 2, 2), "resnet18"),
+            ("RBNN_cResNet20", (3, 3, 3), "resnet20_bireal"),
+            ("RBNN_plain_cResNet20", (3, 3, 3), "resnet20"),
+            ("AdaBin_cResNet18", (2, 2, 2, 2), "resnet18"),
+            ("AdaBin_cResNet20", (3, 3, 3), "resnet20"),
+            ("ReCU_cResNet18", (2, 2, 2, 2), "resnet18"),
+            ("ReCU_cResNet20", (3, 3, 3), "resnet20"),
+        )
+    ),
+    NetworkSpec("RBNN_VGGSmall_1w1a", (), 10, _CIFAR_AS_IMAGENET, flattened=(512, 8), aliases=("vgg_small_1w1a",)),
+    NetworkSpec("ReCU_VGGSmall_1w1a", (), 10, _CIFAR_AS_IMAGENET, flattened=(512, 8), aliases=("vgg_small_1w1a",)),
+    NetworkSpec("BiReal_cResNet20_1w1a", (3, 3, 3), 10, _CIFAR, "linear"),
+    NetworkSpec("BiRealNet18_1w1a", (4, 4, 4, 4), 1000, _IMAGENET, aliases=("birealnet18",)),
+    NetworkSpec("BiRealNet34_1w1a", (6, 8, 12, 6), 1000, _IMAGENET, aliases=("birealnet34",)),
 )
 
 

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 from ovsw.format import Model, Op
 
-_BITS = {"bits": 1, "i8": 8, "i16": 16, "f32": 32}
+_BITS = {"bits": 1, "i8": 8, "i16": 16, "f32": 32}  # of weights; the i32 of gather and bilinear are none
+_SECOND = ("mul", "concat")
 
 
 @dataclass
 class Layer:
-    """One op: shapes are (channels, height, width), `bits` is the width of its weights, `bytes` all it stores."""
+    """One op: shapes are (channels, height, width), `second` is that of the other input of mul and concat, `bits` the
+    width of its weights, `bytes` all it stores.
+    """
 
     name: str
     op: str
@@ -22,6 +25,9 @@ class Layer:
     bits: int | None
     bytes: int
     stores: str
+    second: tuple[int, int, int] | None
+    dilation: tuple[int, int]
+    groups: int
 
 
 def layers(model: Model) -> list[Layer]:
@@ -33,6 +39,8 @@ def _layer(model: Model, op: Op) -> Layer:
     outputs = [model.values[i] for i in (op.out, op.bits) if i is not None]
     if not outputs:
         raise ValueError(f"op '{op.name}' has no output")
+    weight = None if op.weight is None else model.tensors[op.weight]
+    convolves = weight is not None and op.kind in ("bconv", "conv")
     return Layer(
         name=op.name,
         op=op.kind,
@@ -40,7 +48,10 @@ def _layer(model: Model, op: Op) -> Layer:
         output=outputs[0].shape,
         window=op.window,
         stride=op.stride,
-        bits=None if op.weight is None else _BITS[model.tensors[op.weight].dtype],
+        bits=None if weight is None else _BITS.get(weight.dtype),
         bytes=sum(model.tensors[i].array.nbytes for i in op.tensors),
         stores="+".join(v.kind for v in outputs),
+        second=model.values[op.residual].shape if op.kind in _SECOND and op.residual is not None else None,
+        dilation=op.dilation,
+        groups=model.values[op.input].c // weight.shape[3] if weight is not None and convolves else 1,
     )

@@ -337,7 +337,7 @@ def test_any_network(network: type[nn.Module], shape: tuple[int, int, int], seed
     assert min(margins) > 2e-6
     graph = trace(model, shape)
     assert validate(graph) == []
-    packed, _ = build(graph, [0.0] * 3, [1.0] * 3, {})
+    packed = build(graph, [0.0] * 3, [1.0] * 3, {}).model
     assert sum(op.kind == "bconv" for op in packed.ops) == len(margins)  # none is computed twice
     data = bnn.to_bytes(packed)
     tolerance = TOLERANCE * max(1.0, float(np.abs(expected).max()))

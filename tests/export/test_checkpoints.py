@@ -76,24 +76,24 @@ WRAPPINGS: dict[str, Callable[[oracle.State], Any]] = {
 @pytest.mark.parametrize("wrapping", WRAPPINGS)
 def test_wrappings(wrapping: str, folder: Folder) -> None:
     state = state_of(R20, 10, learned=True)
-    plain = folder.export(state, "--verify", "0").read_bytes()
-    wrapped = folder.export(WRAPPINGS[wrapping](state), "--verify", "0", "--force").read_bytes()
+    plain = folder.export(state, "--verify", "1").read_bytes()
+    wrapped = folder.export(WRAPPINGS[wrapping](state), "--verify", "1", "--force").read_bytes()
     assert wrapped == plain
 
 
 def test_derived_and_learned_scales_make_different_files(folder: Folder) -> None:
     """Or the test above would prove little."""
     state = state_of(R20, 10, learned=True)
-    plain = folder.export(state, "--verify", "0").read_bytes()
+    plain = folder.export(state, "--verify", "1").read_bytes()
     derived = {k: v for k, v in state.items() if not k.endswith("scaling_factor")}
-    assert folder.export(derived, "--verify", "0", "--force").read_bytes() != plain
+    assert folder.export(derived, "--verify", "1", "--force").read_bytes() != plain
 
 
 def test_old_file_layout(folder: Folder) -> None:
     state = state_of(R20, 10)
-    plain = folder.export(state, "--verify", "0").read_bytes()
+    plain = folder.export(state, "--verify", "1").read_bytes()
     folder.save(trainer(state), _use_new_zipfile_serialization=False)
-    assert folder.run("--verify", "0", "--force") == 0
+    assert folder.run("--verify", "1", "--force") == 0
     assert folder.output.read_bytes() == plain
 
 
@@ -111,7 +111,7 @@ def test_numpy_scalars_of_numpy_1(folder: Folder) -> None:
     with zipfile.ZipFile(folder.checkpoint, "w") as new:
         for name, part in parts.items():
             new.writestr(name, part.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
-    assert folder.run("--verify", "0") == 0, folder.err
+    assert folder.run("--verify", "1") == 0, folder.err
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_numpy_scalars_of_numpy_1(folder: Folder) -> None:
 )
 def test_plain_data_beside_the_weights(value: object, folder: Folder) -> None:
     folder.save({"state_dict": state_of(R20, 10), "x": value})
-    assert folder.run("--verify", "0") == 0, folder.err
+    assert folder.run("--verify", "1") == 0, folder.err
 
 
 # What is no checkpoint.
@@ -157,7 +157,7 @@ def test_folder_as_checkpoint(folder: Folder) -> None:
 @pytest.mark.parametrize("content", ["empty", "jpeg", "text", "zeros", "bnn", "numpy"])
 def test_not_a_checkpoint(content: str, folder: Folder) -> None:
     if content == "bnn":
-        data = folder.export(state_of(R20, 10), "--verify", "0").read_bytes()
+        data = folder.export(state_of(R20, 10), "--verify", "1").read_bytes()
         folder.output.unlink()
     else:
         jpeg = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00\xff\xdb" + bytes(range(200))

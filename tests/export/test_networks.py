@@ -46,7 +46,7 @@ def test_class_counts(classes: int, folder: Folder) -> None:
 
 
 def test_imagenet_labels_come_with_1000_classes(folder: Folder) -> None:
-    options = ("--input-size", "32", "--verify", "0")
+    options = ("--input-size", "32", "--verify", "1")
     engine = folder.engine(state_of("ResNet18_1w1a", 1000, size=32), *options)
     assert len(engine.labels) == 1000
     assert folder.engine(state_of("ResNet18_1w1a", 10, size=64), *options, "--force").labels == []

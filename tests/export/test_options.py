@@ -30,7 +30,7 @@ def test_mean_and_std(form: str, folder: Folder) -> None:
         forms = {"words": [*map(str, v)], "commas": [",".join(map(str, v))], "both": [f"{v[0]},", f"{v[1]}, {v[2]}"]}
         return forms[form]
 
-    engine = folder.engine(state, "--mean", *written(mean), "--std", *written(std), "--verify", "0")
+    engine = folder.engine(state, "--mean", *written(mean), "--std", *written(std), "--verify", "1")
     images = oracle.pick_images(R20, state, np.random.default_rng(3), 3, 12, mean=mean, std=std)
     x = oracle.prepare(R20, images, mean, std)
     expected = oracle.logits(R20, state, x)
@@ -43,7 +43,7 @@ def test_mean_and_std(form: str, folder: Folder) -> None:
 def test_pixels_are_normalised_as_usual(folder: Folder) -> None:
     for case in (case_of(R20, 10), case_of("ResNet18_1w1a", 10, size=64)):
         size = str(case.images.shape[1])
-        engine = folder.engine(case.state, "--input-size", size, "--verify", "0", "--force")
+        engine = folder.engine(case.state, "--input-size", size, "--verify", "1", "--force")
         assert np.abs(engine.run(case.images) - case.expected).max() < TOLERANCE
 
 
@@ -51,13 +51,13 @@ def test_labels_file(folder: Folder) -> None:
     names = [f"class {c} é" for c in "abcdefghij"]
     labels = folder.path / "labels.txt"
     labels.write_text("\r\n".join(names) + "\r\n\r\n", encoding="utf-8")
-    engine = folder.engine(state_of(R20, 10), "--labels", str(labels), "--verify", "0")
+    engine = folder.engine(state_of(R20, 10), "--labels", str(labels), "--verify", "1")
     assert engine.labels == names
     assert {label for label, _ in engine.classify(case_of(R20, 10).x[0], 10)} == set(names)
 
 
 def test_builtin_labels(folder: Folder) -> None:
-    engine = folder.engine(state_of(R20, 10), "--labels", "cifar10", "--verify", "0")
+    engine = folder.engine(state_of(R20, 10), "--labels", "cifar10", "--verify", "1")
     assert engine.labels[:2] == ["airplane", "automobile"]
 
 
@@ -71,7 +71,7 @@ def test_input_size(folder: Folder) -> None:
 
 @pytest.mark.parametrize("name", ["cResNet20_1w1a", "cresnet20", "CRESNET20_1W1A"])
 def test_arch_by_name(name: str, folder: Folder) -> None:
-    assert folder.engine(state_of(R20, 10), "--arch", name, "--verify", "0").metadata["arch"] == R20
+    assert folder.engine(state_of(R20, 10), "--arch", name, "--verify", "1").metadata["arch"] == R20
 
 
 @pytest.mark.parametrize("count", [0, 1, 6])
@@ -111,7 +111,7 @@ def test_force(folder: Folder) -> None:
     folder.save(state_of(R20, 10))
     folder.refuses("m.bnn: exists already; --force")
     assert folder.output.read_bytes() == b"precious"
-    assert folder.run("--force", "--verify", "0") == 0
+    assert folder.run("--force", "--verify", "1") == 0
     assert Engine(folder.output).num_classes == 10
     assert sorted(p.name for p in folder.path.iterdir()) == ["c.pth", "m.bnn"]
 

@@ -78,9 +78,9 @@ def test_every_op_is_right_to_a_step(arch: str, size: int, options: dict[str, An
     """Each op is given the simulation's inputs, so that no sign that fell the other way hides what it does."""
     ops = integer_ops(loaded(arch, state_of(arch, size, **options), size), (3, size, size))
     mean, std = normalisation(arch)
-    reference = pack(lower(ops), mean, std, {})
+    reference = pack(lower(ops), [ops[-1].value], mean, std, {})
     lowered, _ = quantize(ops, mean, std)
-    model = pack(lowered, mean, std, {}, "integer")
+    model = pack(lowered, [ops[-1].value], mean, std, {}, "integer")
     assert [(op.kind, op.name, op.out, op.bits) for op in model.ops] == [
         (op.kind, op.name, op.out, op.bits) for op in reference.ops
     ]
@@ -125,9 +125,9 @@ def test_signs_are_exact() -> None:
         unit = 2.0 ** (np.floor(np.log2(np.abs(op.affine.scale) * TOP)) - 14) / TOP
         op.affine.scale = np.clip(np.round(op.affine.scale / unit), -32767, 32767) * unit
     mean, std = oracle.CIFAR
-    reference = pack(lower(ops), mean, std, {})
+    reference = pack(lower(ops), [ops[-1].value], mean, std, {})
     lowered, _ = quantize(ops, mean, std)
-    model = pack(lowered, mean, std, {}, "integer")
+    model = pack(lowered, [ops[-1].value], mean, std, {}, "integer")
     images = np.random.default_rng(5).integers(0, 256, (12, 32, 32, 3), np.uint8)
     values = numerics.simulate_values(model, images)
     maps = {op.out: integer for op, integer in zip(model.ops, lowered)}
@@ -170,7 +170,7 @@ def stem_of(arch: str, size: int, mean: Any, std: Any, **options: str) -> tuple[
     """The integer model, the ops it was made of, and the steps per unit of its first map; shared by tests."""
     ops = integer_ops(loaded(arch, state_of(arch, size), size), (3, size, size))
     lowered, _ = quantize(ops, mean, std, **options)
-    return pack(lowered, mean, std, {}, "integer"), ops, lowered[0].steps
+    return pack(lowered, [ops[-1].value], mean, std, {}, "integer"), ops, lowered[0].steps
 
 
 @pytest.mark.parametrize(("arch", "size"), [(R20, 32), ("ResNet18_1w1a", 48)])

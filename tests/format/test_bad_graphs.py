@@ -12,7 +12,7 @@ import pytest
 from ovsw import Engine
 from ovsw import format as bnn
 
-from support.models import tiny_model
+from support.models import small_model, tiny_model
 
 Edit = Callable[[bnn.Model], None]
 
@@ -102,7 +102,7 @@ BAD_GRAPHS: dict[str, tuple[Edit, str]] = {
     "stride 0": (set_op(2, stride=(2, 0)), "op 2 'pool': stride is 2x0"),
     "padding": (set_op(0, pad=(1, 3)), "op 0 'stem': padding 1x3 is not smaller than the window"),
     "maxpool padding": (set_op(2, pad=(2, 1)), "op 2 'pool': is padded by more than half its window"),
-    "avgpool padding": (set_op(2, kind="avgpool"), "op 2 'pool': has padding, which avgpool does not take"),
+    "avgpool padding": (set_op(2, kind="avgpool", pad=(1, 2)), "op 2 'pool': is padded by more than half its window"),
     "window of linear": (set_op(3, pad=(0, 1)), "op 3 'fc': has a window, which linear does not take"),
     "channels of linear": (set_op(3, channels=(0, 1)), "op 3 'fc': has channels to pad, which linear does not take"),
     "mean shape": (set_tensor(0, [0.5, 0.5]), "header field mean (tensor 0) must hold one f32 for each of the 1 input"),
@@ -122,3 +122,112 @@ def test_bad_graphs_are_refused(name: str) -> None:
     edit(model)
     with pytest.raises(ValueError, match=re.escape(message)):
         Engine(bnn.to_bytes(model))
+
+
+# --- what came with 1.2 ----------------------------------------------------------------------------------------------
+
+
+def one(kind: str, tensors: dict[str, tuple[Any, str]] | None = None, out: Any = (4, 3, 3), **fields: Any) -> bnn.Model:
+    """One op on a 4 x 3 x 3 input; `tensors` are arrays with their dtypes, of booleans for bits."""
+    m = small_model(kind, (4, 3, 3), **fields)
+    m.values[1] = bnn.Value("f32", *out)
+    for name, (array, dtype) in (tensors or {}).items():
+        setattr(m.ops[0], name, m.add_tensor(np.asarray(array), dtype))
+    return m
+
+
+def binary(per_group: int = 4, out: int = 4, rows: int = 1, **fields: Any) -> bnn.Model:
+    """Signs of the input, and a padded bconv of them."""
+    m = small_model("eltwise", (4, 3, 3))
+    m.ops[0].out, m.ops[0].bits = None, 1
+    m.values[1] = bnn.Value("bits", 4, 3, 3)
+    op = bnn.Op("bconv", "op", 1, window=(3, 3), pad=(1, 1), **fields)
+    op.weight = m.add_bits(np.ones((out, 3, 3, per_group), np.bool_))
+    op.scale = m.add_tensor(np.ones((rows, out) if rows > 1 else out), "f64")
+    op.offset = m.add_tensor(np.ones(out), "f64")
+    op.out = m.output = m.add_value("f32", out, 3, 3)
+    m.ops.append(op)
+    return m
+
+
+def outputs(*more: int) -> bnn.Model:
+    m = one("eltwise")
+    m.ops[0].bits = m.add_value("bits", 4, 3, 3)
+    m.more_outputs = list(more)
+    return m
+
+
+NAN, INF = float("nan"), float("inf")
+INDICES = list(range(4)) + list(range(3)) * 2
+PAIRS = [0, 0] * 6
+GOOD: dict[str, bnn.Model] = {
+    "bconv": binary(per_group=2, out=6, rows=2, pad_value=-1024.0),
+    "mul": one("mul", residual=0),
+    "concat": one("concat", residual=0, out=(8, 3, 3)),
+    "gather": one("gather", {"weight": (INDICES, "i32")}, pad_value=1e30),
+    "bilinear": one("bilinear", {"weight": (PAIRS, "i32")}),
+    "softmax": one("softmax"),
+    "avgpool": one("avgpool", window=(2, 2), pad=(1, 1), ceil=True, exclude_pad=True, out=(4, 4, 4)),
+    "maxpool": one("maxpool", window=(2, 1), pad=(1, 0), dilation=(3, 1), out=(4, 2, 3)),
+    "step": one("eltwise", act="step", clamp=(1.0, -1.0)),
+    "outputs": outputs(0),
+}
+BAD: dict[str, bnn.Model] = {
+    "bconv: 3 of 4 channels": binary(per_group=3),
+    "bconv: 3 channels of 2 groups": binary(per_group=2, out=3),
+    "bconv: three rows of scale": binary(rows=3),
+    "bconv: pad_value too large": binary(pad_value=1024.5),
+    "bconv: pad_value NaN": binary(pad_value=NAN),
+    "bconv: pad_value infinite": binary(pad_value=-INF),
+    "bconv: ceil": binary(ceil=True),
+    "conv: two rows of scale": one(
+        "conv",
+        {"weight": (np.ones((4, 1, 1, 4)), "f32"), "scale": (np.ones((2, 4)), "f64"), "offset": (np.ones(4), "f64")},
+    ),
+    "mul: alone": one("mul"),
+    "concat: alone": one("concat"),
+    "concat: channels": one("concat", residual=0),
+    "gather: no indices": one("gather"),
+    "gather: f32": one("gather", {"weight": (INDICES, "f32")}),
+    "gather: too few": one("gather", {"weight": (INDICES[:-1], "i32")}),
+    "gather: too far": one("gather", {"weight": ([*INDICES[:-1], 3], "i32")}),
+    "gather: before -1": one("gather", {"weight": ([-2, *INDICES[1:]], "i32")}),
+    "gather: NaN": one("gather", {"weight": (INDICES, "i32")}, pad_value=NAN),
+    "bilinear: too few": one("bilinear", {"weight": (PAIRS[2:], "i32")}),
+    "bilinear: channels": one("bilinear", {"weight": (PAIRS, "i32")}, out=(5, 3, 3)),
+    "bilinear: past the end": one("bilinear", {"weight": ([2, 1, *PAIRS[2:]], "i32")}),
+    "bilinear: a whole step": one("bilinear", {"weight": ([0, 1 << 30, *PAIRS[2:]], "i32")}),
+    "softmax: residual": one("softmax", residual=0),
+    "softmax: activation": one("softmax", act="clamp", clamp=(0.0, 1.0)),
+    "log_softmax: scale": one("log_softmax", {"scale": (np.ones(4), "f64"), "offset": (np.ones(4), "f64")}),
+    "to_float": one("to_float", {"scale": (np.ones(4), "f64"), "offset": (np.ones(4), "f64")}),
+    "table": one("eltwise", {"slope": (np.zeros(257), "i16")}, act="table"),
+    "step: infinite": one("eltwise", act="step", clamp=(-INF, 1.0)),
+    "step: NaN": one("eltwise", act="step", clamp=(0.0, NAN)),
+    "threshold without bits": one("eltwise", {"threshold": (np.ones(4), "f32")}),
+    "slope: three rows": one("eltwise", {"slope": (np.ones((3, 4)), "f32")}, act="prelu"),
+    "avgpool: gaps": one("avgpool", dilation=(2, 1)),
+    "avgpool: more than half": one("avgpool", window=(3, 3), pad=(2, 2), out=(4, 5, 5)),
+    "maxpool: no tap inside": one("maxpool", window=(2, 1), pad=(1, 0), dilation=(4, 1), out=(4, 1, 3)),
+    "maxpool: exclude_pad": one("maxpool", exclude_pad=True),
+    "maxpool: window over the padded map": one("maxpool", window=(4, 1), ceil=True, stride=(2, 1), out=(4, 1, 3)),
+    "eltwise: gaps": one("eltwise", dilation=(1, 2)),
+    "eltwise: ceil": one("eltwise", ceil=True),
+    "maxpool: one pixel": one("maxpool", window=(3, 3), residual=0, out=(4, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_graphs_of_1_2(name: str) -> None:
+    Engine(bnn.to_bytes(GOOD[name])).run(np.ones((4, 3, 3), np.float32))
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_graphs_of_1_2(name: str) -> None:
+    with pytest.raises(ValueError, match=r"op [01] 'op': "):
+        Engine(bnn.to_bytes(BAD[name]))
+
+
+def test_all_outputs_are_f32() -> None:
+    with pytest.raises(ValueError, match=r"output.*value 2"):
+        Engine(bnn.to_bytes(outputs(0, 2)))

@@ -78,22 +78,24 @@ def test_a_newer_minor_version_is_accepted(minor: int) -> None:
         ("header", 0, "numerics", 2, "numerics 2 is unknown"),
         ("value", 2, "kind", 5, "value 2: kind 5 is unknown"),
         ("tensor", 5, "dtype", 7, "tensor 5: dtype 7 is unknown"),
-        ("op", 1, "kind", 8, "op 1 'conv1': kind 8 is unknown"),
+        ("op", 1, "kind", 15, "op 1 'conv1': kind 15 is unknown"),
         ("op", 1, "kind", 0, "op 1 'conv1': kind 0 is unknown"),
-        ("op", 1, "activation", 3, "op 1 'conv1': activation 3 is unknown"),
+        ("op", 1, "activation", 6, "op 1 'conv1': activation 6 is unknown"),
     ],
 )
 def test_unknown_codes_are_refused_in_a_newer_minor_version(
     kind: str, index: int, field: str, code: int, message: str
 ) -> None:
-    data = File(TINY).set("header", 0, "minor", 2).set(kind, index, field, code).repaired()
+    data = File(TINY).set("header", 0, "minor", bnn.MINOR + 1).set(kind, index, field, code).repaired()
     assert all(message in found for found in refusals(data))
 
 
 @pytest.mark.parametrize(
     ("kind", "index", "field", "number", "message"),
     [
-        ("header", 0, "header_size", 72, "header_size is 72, expected 64"),
+        ("header", 0, "header_size", 60, "header_size is 60, expected 64"),
+        ("header", 0, "header_size", 66, "header_size is 66, expected 64"),
+        ("header", 0, "header_size", 64 + 4 * 1024, "header_size is 4160, expected 64"),
         ("header", 0, "value_count", 0, "value_count is 0, allowed are 1 to 16384"),
         ("header", 0, "tensor_count", 0, "tensor_count is 0"),
         ("header", 0, "op_count", 16385, "op_count is 16385"),
@@ -118,13 +120,49 @@ def test_unknown_codes_are_refused_in_a_newer_minor_version(
         ("op", 1, "input", bnn.NONE, "op 1 'conv1': no input"),
         ("op", 1, "residual", 6, "op 1 'conv1': residual refers to 6, there are 6"),
         ("op", 1, "weight", 10, "op 1 'conv1': weight refers to 10, there are 10"),
-        ("op", 1, "reserved", b"\0" * 7 + b"\1", "op 1 'conv1': reserved bytes are not zero"),
+        ("op", 1, "threshold", 11, "op 1 'conv1': threshold refers to 10, there are 10"),
+        ("op", 1, "threshold", bnn.NONE, "op 1 'conv1': threshold refers to 4294967294, there are 10"),
+        ("op", 1, "flags", 4, "op 1 'conv1': reserved bytes are not zero"),
+        ("op", 1, "flags", 1 << 15, "op 1 'conv1': reserved bytes are not zero"),
         ("op", 1, "shift", 1, "op 1 'conv1': reserved bytes are not zero"),
     ],
 )
 def test_hostile_fields(kind: str, index: int, field: str, number: Any, message: str) -> None:
     data = File(TINY).set(kind, index, field, number).repaired()
     assert all(message in found for found in refusals(data))
+
+
+def two_outputs() -> bnn.Model:
+    model = small_model()
+    model.ops.append(bnn.Op("eltwise", "copy", 1, out=model.add_value("f32", 1, 1, 1)))
+    model.more_outputs = [2]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (3, "a further output is value 3, there are 3"),
+        (bnn.NONE, "a further output is value 4294967295"),
+        (1, "an output is named twice"),
+    ],
+)
+def test_further_outputs(index: int, message: str) -> None:
+    data = bnn.to_bytes(two_outputs())
+    assert File(data).header_size == 68
+    assert load_and_run(data) == "ran"
+    for found in refusals(File(data).splice(64, 68, index.to_bytes(4, "little")).repaired()):
+        assert message in found
+
+
+def test_too_many_outputs() -> None:
+    model = small_model()
+    for i in range(1, 1025):
+        model.ops.append(bnn.Op("eltwise", "", i, out=model.add_value("f32", 1, 1, 1)))
+    model.more_outputs = list(range(2, 1025))
+    assert load_and_run(bnn.to_bytes(model)) == "ran"
+    model.more_outputs.append(1025)
+    assert all("header_size is 4160" in message for message in refusals(bnn.to_bytes(model)))
 
 
 def zero_padding() -> list[int]:

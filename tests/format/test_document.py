@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ovsw import Engine, _testing, numerics
+from ovsw import Engine, _testing, bounds
 from ovsw import format as bnn
 
-from support import DATA
+from support import DATA, ROOT
 from support.evaluator import evaluate, normalised
 from support.format_doc import DOC, RECORDS, cpp_constant, cpp_enum, rows, section, source
 from support.models import EXPECTED, TINY, same_model, tiny_model
@@ -34,8 +34,9 @@ def test_golden_file_is_written_byte_for_byte() -> None:
 def test_golden_answers_follow_from_the_specification() -> None:
     model = bnn.from_bytes(TINY)
     values = np.array(EXPECTED["values"], np.float32)
-    logits, found = evaluate(model, values)
-    assert logits.tolist() == EXPECTED["values_logits"]
+    evaluation = evaluate(model, values)
+    found = evaluation.values
+    assert evaluation.outputs.tolist() == EXPECTED["values_logits"]
     assert (found[1] == 0).any(), "the sign of an exact zero should be part of this"
     assert (found[4] < 0).any(), "a window with padding and no positive tap should be part of this"
 
@@ -53,9 +54,9 @@ def test_golden_pixels_follow_from_the_specification() -> None:
     """Sums of normalised pixels are rounded; no value is so near to zero that its sign could depend on their order."""
     model = bnn.from_bytes(TINY)
     image = normalised(model, np.array(EXPECTED["pixels"], np.uint8))
-    logits, found = evaluate(model, image, check=lambda products: None)
-    np.testing.assert_allclose(logits, EXPECTED["pixels_logits"], rtol=0, atol=1e-6)
-    assert np.abs(found[1]).min() > 1e-3
+    evaluation = evaluate(model, image, check=lambda products: None)
+    np.testing.assert_allclose(evaluation.outputs, EXPECTED["pixels_logits"], rtol=0, atol=1e-6)
+    assert np.abs(evaluation.values[1]).min() > 1e-3
 
 
 # --- docs/format.md --------------------------------------------------------------------------------------------------
@@ -89,22 +90,25 @@ def test_record_tables(kind: str) -> None:
         assert field.size == struct.calcsize("<" + field.code), field
         end += field.size
     assert end == size
-    codes = re.sub(r"(\d+)([HIf])", lambda m: m.group(2) * int(m.group(1)), packed.format.lstrip("<"))
-    assert re.sub("8s$", "II", "".join(f.code for f in fields)) == codes
+    codes = re.sub(r"(\d+)([BHIf])", lambda m: m.group(2) * int(m.group(1)), packed.format.lstrip("<"))
+    assert "".join(f.code for f in fields) == codes.replace("4s", "HH")  # channels, or a pad_value
 
 
 def test_record_fields_are_those_of_the_loader() -> None:
     """The order of fields in csrc/format/file.cc; the types follow from the sizes."""
     text = source("csrc/format/file.cc")
-    header = re.findall(r"(\w+) = f\.take<std::uint(\d+)_t>\(\);", text[text.index("File parse_file") :])
+    take = r"(\w+)(?: = |s\.push_back\()f\.take<std::uint(\d+)_t>\(\)"
+    header = re.findall(take, text[text.index("File parse_file") :])
     documented = [("crc" if f.name == "checksum" else f.name, str(8 * f.size)) for f in RECORDS["header"][1][1:]]
     assert header == documented
     op = text[text.index("OpRecord parse_op") : text.index("}  // namespace")]
     found = re.findall(
-        r"op\.(kind|activation) =|(name_at|name_size) =|[=?] ref\(\"(\w+)\"|op\.(clamp_\w+) =|&op\.(\w+)", op
+        r"op\.(kind|activation|clamp_\w+|channels_\w+|gap_\w) =|&op\.(\w+)|[=?] ref\(\"(\w+)\"|"
+        r"auto (name_at|name_size|threshold|flags) =",
+        op,
     )
     names = ["".join(groups).replace("name_at", "name_offset") for groups in found]
-    assert names == [f.name for f in RECORDS["op"][1]][:-1]
+    assert names == [f.name for f in RECORDS["op"][1]]
     value = re.findall(r"v\.(\w+) = f\.take", text)
     assert value == [f.name for f in RECORDS["value"][1]]
 
@@ -131,9 +135,25 @@ def test_ops_of_the_engine_are_those_of_the_simulation() -> None:
     assert {name: op["code"] for name, op in ops.items()} == bnn.OP_KINDS
     codes = {name: code for name, (code, _) in bnn.DTYPES.items()}
     for name, op in ops.items():
-        assert op["integer"] == {key: codes[dtype] for key, dtype in numerics._CONSTANTS[name].items()}
-        assert op["max_shift"] in ((0,) if not op["integer"] else (numerics.MAX_SHIFT, numerics.MAX_WIDE_SHIFT))
-        assert bool(op["window"]) == (name in numerics._WINDOWED)
+        assert op["integer"] == {key: codes[dtype] for key, dtype in bounds.CONSTANTS[name].items()}
+        assert op["max_shift"] in ((bounds.MAX_SHIFT, bounds.MAX_WIDE_SHIFT) if "shift" in op["integer"] else (0,))
+        assert bool(op["window"]) == (name in bounds.WINDOWED)
+
+
+def test_flags() -> None:
+    assert {name: 1 << int(bit) for bit, name, _ in rows("Flags")} == bnn.FLAGS
+
+
+def test_bounds_of_numerics() -> None:
+    """Numbers of docs/numerics.md and docs/format.md that the checks have too."""
+    text = (ROOT / "docs" / "numerics.md").read_text(encoding="utf-8")
+    assert f"|p| <= {bounds.MAX_PAD_VALUE}" in text
+    assert f"N <= {bounds.MAX_TAPS}" in text
+    assert f"|mean[c]| <= {bounds.MAX_MEAN}" in text
+    assert set(re.findall(r"s <= (\d+)", text)) == {str(bounds.MAX_SHIFT), str(bounds.MAX_WIDE_SHIFT)}
+    assert f"at most {bounds.MAX_PAD_VALUE} in size" in section("bconv")
+    described = set(re.findall(r"^### (\w+)", text, re.M)) | {"log_softmax"}
+    assert set(bnn.OP_KINDS) <= described
 
 
 def test_element_sizes() -> None:
@@ -157,6 +177,7 @@ def test_magic_version_and_alignment() -> None:
 def test_limits() -> None:
     limits = {name: int(value) for name, value, _ in rows("Limits")}
     file, graph, plan = "csrc/format/file.cc", "csrc/graph/graph.cc", "csrc/plan/plan.cc"
+    assert limits["outputs"] == bnn.MAX_OUTPUTS == cpp_constant(file, "kMaxOutputs")
     assert limits["count"] == bnn.MAX_COUNT == cpp_constant(file, "kMaxCount")
     assert limits["dim"] == bnn.MAX_DIM == cpp_constant(file, "kMaxDim")
     assert limits["strings"] == bnn.MAX_STRINGS == cpp_constant(file, "kMaxStrings")

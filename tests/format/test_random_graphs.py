@@ -1,6 +1,7 @@
-"""Random models over every op, drawn by hypothesis: simulation against engine, evaluator against engine, on every table.
+"""Random models over every op, drawn by hypothesis: the engine, on every table, against simulation and evaluator.
 
-The examples are the same in every run: what fails on one machine fails on all. `test_saved_graphs.py` has a hundred more.
+The examples are the same in every run: what fails on one machine fails on all. `test_saved_graphs.py` has a hundred
+more.
 """
 
 from __future__ import annotations

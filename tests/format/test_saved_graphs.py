@@ -11,9 +11,9 @@ from ovsw import numerics
 from support.agreement import check_float, check_integer
 from support.graphs import FLOAT, INTEGER, features, model_of
 from support.models import same_model
-from support.naive import naive
+from support.second_reading import naive
 
-SEEDS = range(50)  # of each numerics
+SEEDS = range(150, 200)  # of each numerics; a range that has everything
 
 
 def test_engine_gives_the_bits_of_the_simulation(isa: str) -> None:

@@ -10,7 +10,8 @@ from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 
 from support.integers import SEEDS, random_model, small
-from support.naive import naive
+from support.models import FIRST
+from support.second_reading import naive
 
 
 def test_simulation_is_the_naive_reading() -> None:

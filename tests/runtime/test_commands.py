@@ -157,7 +157,7 @@ def test_random_networks_have_the_exported_structure() -> None:
     from ovsw.nn import create
 
     for name, arch in (("resnet18", "ResNet18_1w1a"), ("resnet34", "ResNet34_1w1a")):
-        exported, _ = build(trace(create(arch, 10).eval(), (3, 64, 64)), (0, 0, 0), (1, 1, 1), {})
+        exported = build(trace(create(arch, 10).eval(), (3, 64, 64)), (0, 0, 0), (1, 1, 1), {}).model
         made = random_resnet(name, num_classes=10, size=64)
         assert made.ops == exported.ops
         assert made.values == exported.values

@@ -46,7 +46,8 @@ class Evaluation:
 
     `outputs` are as from `Engine.run`; `values` are all maps, (rows, columns, channels). `margin` is the smallest
     distance of a number from the threshold that decides its sign, or from 0 before a step, in units of the map's size;
-    only where the number depends on the order of some sum. What is nearer than a rounding error may come out either way.
+    only where the number depends on the order of some sum. What is nearer than a rounding error may come out either
+    way.
     """
 
     outputs: Any

@@ -24,6 +24,7 @@ class File:
 
     def __init__(self, data: bytes) -> None:
         self.data = bytearray(data)
+        self.header_size: int = self.get("header", 0, "header_size")
         self.count = {
             "header": 1,
             **{kind: self.get("header", 0, f"{kind}_count") for kind in ("value", "tensor", "op")},
@@ -37,7 +38,7 @@ class File:
         for table, (size, _) in RECORDS.items():
             if table == kind:
                 return at + size * index
-            at += size * self.count[table]
+            at += self.header_size if table == "header" else size * self.count[table]
         raise KeyError(kind)
 
     @property
@@ -99,7 +100,8 @@ def hostile_numbers(field: Field, now: Number) -> list[Number]:
 
 # Every error says which part of the file is wrong.
 NAMES_THE_THING = re.compile(
-    r"\bvalue \d+\b|\btensor \d+: |\bop \d+ '|\bop \d+: name|header field (output|mean|std|file_size)|metadata|"
+    r"\bvalue \d+\b|\btensor \d+: |\bop \d+ '|\bop \d+: name|header field (output|mean|std|file_size)|"
+    r"further output is|output is named twice|metadata|"
     r"(value|tensor|op)_count is|(strings|metadata)_size \d+|header_size is|numerics \d+ is unknown|magic number|"
     r"format version|truncated|checksum|tables end at byte|tensor data ends at byte|its maps"
 )

@@ -20,7 +20,7 @@ class Field:
     @property
     def code(self) -> str:
         """The field for `struct`."""
-        return {"u16": "H", "u32": "I", "u64": "Q", "f32": "f", "bytes": f"{self.size}s"}[self.type]
+        return {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "f32": "f", "bytes": f"{self.size}s"}[self.type]
 
 
 def section(title: str) -> str:

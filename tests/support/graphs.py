@@ -1,7 +1,7 @@
 """Random whole models over every op, activation and field of format 1.2, in both numerics, valid by construction.
 
-The shape of a model is drawn from a `random.Random`: a real one makes the model of a seed, hypothesis' own one a model that
-it can shrink. The contents of tensors and images come from numpy's generator, with a seed that is drawn too.
+The shape of a model is drawn from a `random.Random`: a real one makes the model of a seed, hypothesis' own one a model
+that it can shrink. The contents of tensors and images come from numpy's generator, with a seed that is drawn too.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Graph:
         return [i for i, v in same if v.c + c <= MOST_CHANNELS]
 
     def add(self, kind: str, plain: bool = False, beside: bnn.Op | None = None) -> None:
-        """Appends an op; `plain`: it writes a map of numbers and nothing else; `beside`: a shortcut, to which it adds."""
+        """Appends an op; `plain`: it writes numbers and nothing else; `beside`: a shortcut, to which it adds."""
         m, rng = self.model, self.rng
         source = rng.choice(self.inputs(kind)[-5:]) if beside is None else self.beside(beside, kind)
         op = bnn.Op(kind, f"{kind}{len(m.ops)}", source)
@@ -305,6 +305,9 @@ class Graph:
         shift = max(0, round(math.log2(usual)) - rng.randint(11, 15))
         if wide:
             shift = min(47, max(shift, math.ceil(math.log2(float(sums.max()) + (1 << 20))) - 28))
+        if op.kind == "avgpool" and self.chance(0.3):  # every rounding of a mean can be seen
+            scale = self.noise.integers(-4, 5, c)
+            m.tensors[op.scale or 0].array, shift = scale.astype("<i2"), op.window[0].bit_length()
         shift = min(shift, 47 if wide else 31)
         room = 1 << min(shift + 13, 20 if wide else 29)
         offset = self.noise.integers(-room, room + 1, c)

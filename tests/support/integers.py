@@ -12,13 +12,13 @@ import numpy as np
 from ovsw import format as bnn
 from ovsw.bounds import Checker
 
-from support.models import draw_window
+from support.models import FIRST, draw_window
 
 INT32 = 2**31 - 1
 
 
 class RandomModel:
-    """Small integer models with every kind of op; constants from harmless ones to the last bit of their bounds."""
+    """Small models with every op of format 1.0; constants from harmless ones to the last bit of their bounds."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -31,7 +31,7 @@ class RandomModel:
         self.most = {0: 255}
         self.add("conv")
         for _ in range(rng.randint(1, 6)):
-            kinds = [k for k in list(bnn.OP_KINDS)[:7] if k != "linear" and self.sources(k)]
+            kinds = [k for k in FIRST if k != "linear" and self.sources(k)]
             self.add(rng.choice(kinds))
         if not self.sources("linear"):
             self.add("conv", force_map=True)
@@ -192,3 +192,51 @@ def set_kind(value: int, kind: str) -> Edit:
 
 
 Edit = Callable[[bnn.Model], None]
+
+
+class Workbench:
+    """A model with one op of interest between pixels and an f32 output: maps of every kind to read, and constants.
+
+    `pixels` is 2 x side x side; `stream` is i16 and `bits` its signs, c x side x side; `spot` is i16, c x 1 x 1.
+    """
+
+    def __init__(self, c: int = 4, side: int = 4, clamp: tuple[int, int] = (-16384, 16384)) -> None:
+        rng = np.random.default_rng(c + side)
+        self.model = m = bnn.Model([], [], [], output=0, mean=0, std=1, numerics="integer")
+        m.add_tensor(np.array([0.5, 0.25]))
+        m.add_tensor(np.ones(2))
+        self.c, self.side = c, side
+        self.pixels = m.add_value("u8", 2, side, side)
+        self.stream, self.bits = m.add_value("i16", c, side, side), m.add_value("bits", c, side, side)
+        self.spot = m.add_value("i16", c, 1, 1)
+        weight = m.add_tensor(rng.integers(-99, 99, (c, 1, 1, 2)), "i16")
+        refs: dict[str, Any] = self.constants(offset=0, shift=0)
+        self.model.ops.append(bnn.Op("conv", "stem", 0, out=1, bits=2, weight=weight, act="clamp", clamp=clamp, **refs))
+        refs = self.constants(scale=500, offset=0, shift=13)
+        m.ops.append(bnn.Op("avgpool", "mean", 1, out=self.spot, window=(side, side), **refs))
+
+    def constants(self, c: int | None = None, **numbers: Any) -> dict[str, int]:
+        """Tensors of one number each, by the dtype of an op's field, or of given ones."""
+        dtypes = {"scale": "i16", "offset": "i32", "shift": "u8", "slope": "i16", "threshold": "i16"}
+        shape = self.c if c is None else c
+        made = {}
+        for name, value in numbers.items():
+            array = value if isinstance(value, np.ndarray) else np.full(shape, value)
+            made[name] = self.model.add_tensor(array, "f64" if array.dtype == np.float64 else dtypes[name])
+        return made
+
+    def add(self, kind: str, source: int, shape: tuple[int, int, int], bits: bool = False, **fields: Any) -> bnn.Model:
+        """The op of interest, which writes a map of this shape (and bits), and a way from it to the output."""
+        m = self.model
+        op = bnn.Op(kind, "it", source, **fields)
+        last = kind in ("to_float", "softmax", "log_softmax")
+        op.out = m.add_value("f32" if last else "i16", *shape)
+        if bits:
+            op.bits = m.add_value("bits", *shape)
+        m.ops.append(op)
+        m.output = op.out
+        if not last:
+            m.output = m.add_value("f32", *shape)
+            refs: dict[str, Any] = self.constants(shape[0], scale=np.full(shape[0], 0.5), offset=np.zeros(shape[0]))
+            m.ops.append(bnn.Op("to_float", "end", op.out, out=m.output, **refs))
+        return m

@@ -31,7 +31,7 @@ def integer_model(
     model: nn.Module, shape: tuple[int, int, int], mean: Any, std: Any, **options: str
 ) -> tuple[bnn.Model, list[str]]:
     """The model that the exporter makes, and warnings."""
-    return build(trace(model.eval(), shape), mean, std, {}, "integer", **options)
+    return build(trace(model.eval(), shape), mean, std, {}, "integer", **options)[:2]
 
 
 def loaded(arch: str, state: oracle.State, size: int) -> nn.Module:

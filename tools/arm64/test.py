@@ -40,6 +40,7 @@ def jobs() -> list[tuple[str, list[str]]]:
     whole = [ISA, "tests/runtime/test_engine.py"]
     files = [f"tests/format/test_{name}.py" for name in ("document", "round_trips", "damaged", "bad_graphs", "hostile")]
     engine = [*files[:2], "-k", "test_engine"]
+    graphs = ["tests/format/test_saved_graphs.py", "-k", "test_engine"]  # a hundred random ones, on all their tables
     return [
         ("cortex-a76", [*kernels, "-k", "arm_neon_dot"]),
         ("cortex-a72", [*kernels, "-k", "arm_neon"]),
@@ -52,6 +53,8 @@ def jobs() -> list[tuple[str, list[str]]]:
         ("cortex-a76", whole),
         ("cortex-a72", engine),
         ("cortex-a76", engine),
+        ("cortex-a72", graphs),
+        ("cortex-a76", graphs),
         ("cortex-a53", [ISA]),
         ("max", [ISA]),
     ]

@@ -1,7 +1,12 @@
-"""The binary convolution: signs in, signs as weights, one real scale per output channel; and how gradients pass it."""
+"""What binary convolutions have in common, how gradients pass a sign, and the convolution of OvSW and XNOR-Net++.
+
+The other methods' layers are in rbnn.py, adabin.py, recu.py and react.py.
+"""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,7 +37,22 @@ class ActivationSign(torch.autograd.Function):
         return grads[0] * (2 - 2 * x.abs()).clamp_(min=0), None
 
 
-class _WeightSign(torch.autograd.Function):
+class SurrogateSign(torch.autograd.Function):
+    """sign, with the gradient of another function: `slope` gives its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, zero: int, slope: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.slope = slope
+        return sign(x, zero)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
+        return grads[0] * ctx.slope(x), None, None
+
+
+class WeightSign(torch.autograd.Function):
     """sign, with the gradient passed straight through, not even clipped."""
 
     @staticmethod
@@ -61,7 +81,43 @@ def _deviation(x: Tensor, eps: float) -> Tensor:
     return torch.sqrt(norm.square() / (x[0].numel() - 1) + eps)
 
 
-class BinaryConv2d(nn.Conv2d):
+class BinaryLayer(nn.Conv2d):
+    """A convolution whose weight is binary: what networks, trainers and OvSW know of every method's layer.
+
+    `zero` is the sign of an exact zero (see `sign`). A trainer calls `begin_epoch` before the first batch of an epoch
+    and `set_progress` before every batch; most layers have nothing to do there.
+    """
+
+    native = False  # whether the kernels of `ovsw.nn.native` compute this layer
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, bias=False)
+        nn.init.kaiming_normal_(self.weight, mode="fan_in", nonlinearity="relu")
+        self.zero = 1
+
+    @property
+    def learned_scale(self) -> bool:
+        """Whether its scale is a parameter."""
+        return False
+
+    @torch.no_grad()
+    def signed(self) -> Tensor:
+        """What the binary weight is the sign of, without gradient."""
+        return self.weight.detach()
+
+    def set_progress(self, progress: float) -> None:
+        """Takes the share of the training that is over, from 0 to 1."""
+
+    def begin_epoch(self) -> None:
+        """Does what has to be done once per epoch."""
+
+
+Layer = Callable[..., BinaryLayer]  # of in_channels, out_channels, kernel_size, stride, padding
+
+
+class BinaryConv2d(BinaryLayer):
     """A convolution of sign(x) with sign(weight), times a scale per output channel.
 
     Padding is 0 *after* the sign, so taps outside the image contribute nothing. The scale is the parameter
@@ -69,11 +125,12 @@ class BinaryConv2d(nn.Conv2d):
     In training each sample is divided by its standard deviation before the sign, which changes no sign but the width of
     the window in which gradients pass.
 
-    `zero` is the sign of an exact zero (see `sign`); `tau`, if set, applies ReCU's clamp in training. Without
-    `binary_weights` only activations are binary and there is no scale: the first of two training steps.
+    `tau`, if set, applies ReCU's clamp in training. Without `binary_weights` only activations are binary and there is
+    no scale: the first of two training steps.
     """
 
     EPS = 1e-5
+    native = True
 
     def __init__(
         self,
@@ -84,15 +141,17 @@ class BinaryConv2d(nn.Conv2d):
         padding: int = 0,
         learned_scale: bool = False,
     ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, bias=False)
-        nn.init.kaiming_normal_(self.weight, mode="fan_in", nonlinearity="relu")
-        self.zero = 1
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding)
         self.tau: float | None = None
         self.binary_weights = True
         self.scaling_factor: nn.Parameter | None
         self.register_parameter("scaling_factor", None)
         if learned_scale:
             self.learn_scale()
+
+    @property
+    def learned_scale(self) -> bool:
+        return self.scaling_factor is not None
 
     def learn_scale(self) -> None:
         """Gives the layer a learned scale, starting at mean|W| of each output channel."""
@@ -127,21 +186,26 @@ class BinaryConv2d(nn.Conv2d):
         a = ActivationSign.apply(x, self.zero)  # type: ignore[no-untyped-call]
         if not self.binary_weights:
             return F.conv2d(a, weight, None, self.stride, self.padding)
-        b = _WeightSign.apply(weight, self.zero)  # type: ignore[no-untyped-call]
+        b = WeightSign.apply(weight, self.zero)  # type: ignore[no-untyped-call]
         return F.conv2d(a, b, None, self.stride, self.padding) * self.scale().view(1, -1, 1, 1)
 
 
+def with_scale(conv: Layer, learned_scale: bool) -> Layer:
+    """The same layers with learned scales, if wanted."""
+    return functools.partial(conv, learned_scale=True) if learned_scale else conv
+
+
 def binary_unit(
-    conv: BinaryConv2d, norm: nn.BatchNorm2d, act: nn.Hardtanh, x: Tensor, residual: Tensor | None = None
+    conv: BinaryLayer, norm: nn.BatchNorm2d, act: nn.Hardtanh, x: Tensor, residual: Tensor | None = None
 ) -> Tensor:
     """act(norm(conv(x)) + residual), which the native kernels do in one go."""
-    done = native.unit(conv, x, norm, act, residual)
+    done = native.unit(conv, x, norm, act, residual) if isinstance(conv, BinaryConv2d) else None
     if done is not None:
         return done
     y = norm(conv(x))
     return act(y if residual is None else y + residual)
 
 
-def binary_layers(model: nn.Module) -> dict[str, BinaryConv2d]:
+def binary_layers(model: nn.Module) -> dict[str, BinaryLayer]:
     """The binary convolutions of a model by name, in the order of its modules."""
-    return {name: m for name, m in model.named_modules() if isinstance(m, BinaryConv2d)}
+    return {name: m for name, m in model.named_modules() if isinstance(m, BinaryLayer)}

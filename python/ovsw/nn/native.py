@@ -96,7 +96,8 @@ def _takes(conv: BinaryConv2d, x: Tensor) -> bool:
     """Whether the layer, as it is now, and its input are what the kernels compute."""
     block = _train.BLOCK
     return (
-        conv.training
+        conv.native
+        and conv.training
         and conv.binary_weights
         and (conv.kernel_size, conv.padding) == _WINDOW
         and conv.stride in ((1, 1), (2, 2))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ovsw.nn.binary import ActivationSign, BinaryConv2d, sign
+from ovsw.nn.binary import ActivationSign, BinaryConv2d, Layer, sign, with_scale
 from ovsw.nn.resnet import stage
 
 
@@ -30,8 +30,10 @@ class _ScaledSign(torch.autograd.Function):
 
 class ReActConv2d(BinaryConv2d):
     """The binary convolution of ReActNet: the scale is mean|weight|, activations are not divided by their deviation,
-    and weights beyond -1..1 get no gradient.
+    and weights beyond -1..1 get no gradient. Bi-Real's is the same.
     """
+
+    native = False
 
     @torch.no_grad()
     def derived_scale(self) -> Tensor:
@@ -58,22 +60,25 @@ class Shift(nn.Module):
         return x + self.bias
 
 
+def pooled_shortcut(cin: int, cout: int, stride: int) -> nn.Sequential | None:
+    """Where the shape changes: pixels averaged, a real 1x1 convolution, batch norm."""
+    if stride == 1 and cin == cout:
+        return None
+    return nn.Sequential(nn.AvgPool2d(stride), nn.Conv2d(cin, cout, 1, bias=False), nn.BatchNorm2d(cout))
+
+
 class ReActBlock(nn.Module):
     """Shifted sign, binary convolution, batch norm, shortcut, shifted PReLU."""
 
-    def __init__(self, cin: int, cout: int, stride: int, learned_scale: bool) -> None:
+    def __init__(self, cin: int, cout: int, stride: int, conv: Layer) -> None:
         super().__init__()
         self.move0 = Shift(cin)
-        self.binary_conv = ReActConv2d(cin, cout, 3, stride, 1, learned_scale)
+        self.binary_conv = conv(cin, cout, 3, stride, 1)
         self.bn1 = nn.BatchNorm2d(cout)
         self.move1 = Shift(cout)
         self.prelu = nn.PReLU(cout)
         self.move2 = Shift(cout)
-        self.downsample: nn.Sequential | None = None
-        if stride != 1 or cin != cout:
-            self.downsample = nn.Sequential(
-                nn.AvgPool2d(stride), nn.Conv2d(cin, cout, 1, bias=False), nn.BatchNorm2d(cout)
-            )
+        self.downsample = pooled_shortcut(cin, cout, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
@@ -84,15 +89,22 @@ class ReActBlock(nn.Module):
 class ReActResNet(nn.Module):
     """`birealnet18` and `birealnet34` of ReActNet's code, for ImageNet; `blocks` counts single convolutions."""
 
-    def __init__(self, blocks: Sequence[int], num_classes: int = 1000, learned_scale: bool = False) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[int],
+        num_classes: int = 1000,
+        learned_scale: bool = False,
+        block: type[nn.Module] = ReActBlock,
+    ) -> None:
         super().__init__()
+        conv = with_scale(ReActConv2d, learned_scale)
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.layer1 = stage(ReActBlock, 64, 64, blocks[0], 1, learned_scale)
-        self.layer2 = stage(ReActBlock, 64, 128, blocks[1], 2, learned_scale)
-        self.layer3 = stage(ReActBlock, 128, 256, blocks[2], 2, learned_scale)
-        self.layer4 = stage(ReActBlock, 256, 512, blocks[3], 2, learned_scale)
+        self.layer1 = stage(block, 64, 64, blocks[0], 1, conv)
+        self.layer2 = stage(block, 64, 128, blocks[1], 2, conv)
+        self.layer3 = stage(block, 128, 256, blocks[2], 2, conv)
+        self.layer4 = stage(block, 256, 512, blocks[3], 2, conv)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(512, num_classes)
 

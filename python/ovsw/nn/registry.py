@@ -8,7 +8,11 @@ from typing import Any
 from torch import nn
 
 from ovsw.networks import network
+from ovsw.nn.adabin import AdaBinResNet18, AdaBinResNet20
+from ovsw.nn.bireal import BiRealNet, BiRealResNet20
+from ovsw.nn.rbnn import RBNNPlainResNet20, RBNNResNet18, RBNNResNet20, RBNNVGGSmall
 from ovsw.nn.react import ReActResNet
+from ovsw.nn.recu import ReCUResNet18, ReCUResNet20, ReCUVGGSmall
 from ovsw.nn.resnet import CifarResNet18, CifarResNet20, ResNet
 from ovsw.nn.vgg import VGGSmall
 
@@ -20,6 +24,18 @@ _MODULES: dict[str, type[nn.Module]] = {
     "cResNet18_1w1a": CifarResNet18,
     "cResNet20_1w1a": CifarResNet20,
     "VGGSmall_1w1a": VGGSmall,
+    "RBNN_cResNet18_1w1a": RBNNResNet18,
+    "RBNN_cResNet20_1w1a": RBNNResNet20,
+    "RBNN_plain_cResNet20_1w1a": RBNNPlainResNet20,
+    "RBNN_VGGSmall_1w1a": RBNNVGGSmall,
+    "AdaBin_cResNet18_1w1a": AdaBinResNet18,
+    "AdaBin_cResNet20_1w1a": AdaBinResNet20,
+    "ReCU_cResNet18_1w1a": ReCUResNet18,
+    "ReCU_cResNet20_1w1a": ReCUResNet20,
+    "ReCU_VGGSmall_1w1a": ReCUVGGSmall,
+    "BiReal_cResNet20_1w1a": BiRealResNet20,
+    "BiRealNet18_1w1a": BiRealNet,
+    "BiRealNet34_1w1a": BiRealNet,
 }
 
 
@@ -29,14 +45,16 @@ def create(
     learned_scale: bool = False,
     input_size: int | None = None,
 ) -> nn.Module:
-    """Builds a network with freshly initialised weights."""
+    """Builds a network with freshly initialised weights. Raises ValueError for what it does not have."""
     spec = network(name)
     module = _MODULES[spec.name]
+    taken = inspect.signature(module).parameters
+    if learned_scale and "learned_scale" not in taken:
+        raise ValueError(f"{spec.name} has no choice of learned scales: its method says whether they are")
     options: dict[str, Any] = {
         "num_classes": spec.num_classes if num_classes is None else num_classes,
         "learned_scale": learned_scale,
         "blocks": spec.blocks,
         "input_size": spec.input.height if input_size is None else input_size,
     }
-    taken = inspect.signature(module).parameters
     return module(**{key: value for key, value in options.items() if key in taken})

@@ -10,25 +10,25 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ovsw.nn.binary import BinaryConv2d, binary_unit
+from ovsw.nn.binary import BinaryConv2d, Layer, binary_unit, with_scale
 
 
 class TwoConvolutions(nn.Module):
     """What all blocks have: two binary convolutions, each with batch norm."""
 
-    def __init__(self, cin: int, cout: int, stride: int, learned_scale: bool) -> None:
+    def __init__(self, cin: int, cout: int, stride: int, conv: Layer) -> None:
         super().__init__()
-        self.conv1 = BinaryConv2d(cin, cout, 3, stride, 1, learned_scale)
+        self.conv1 = conv(cin, cout, 3, stride, 1)
         self.bn1 = nn.BatchNorm2d(cout)
-        self.conv2 = BinaryConv2d(cout, cout, 3, 1, 1, learned_scale)
+        self.conv2 = conv(cout, cout, 3, 1, 1)
         self.bn2 = nn.BatchNorm2d(cout)
 
 
 class TwoShortcutBlock(TwoConvolutions):
     """A shortcut around *each* convolution (Bi-Real): ImageNet ResNets and cResNet20."""
 
-    def __init__(self, cin: int, cout: int, stride: int, learned_scale: bool) -> None:
-        super().__init__(cin, cout, stride, learned_scale)
+    def __init__(self, cin: int, cout: int, stride: int, conv: Layer) -> None:
+        super().__init__(cin, cout, stride, conv)
         self.nonlinear = nn.Hardtanh()
 
     def shortcut(self, x: Tensor) -> Tensor:
@@ -42,8 +42,8 @@ class TwoShortcutBlock(TwoConvolutions):
 class ImageNetBlock(TwoShortcutBlock):
     """Where the shape changes, the shortcut is a real 1x1 convolution with batch norm (key `downsample`)."""
 
-    def __init__(self, cin: int, cout: int, stride: int, learned_scale: bool) -> None:
-        super().__init__(cin, cout, stride, learned_scale)
+    def __init__(self, cin: int, cout: int, stride: int, conv: Layer) -> None:
+        super().__init__(cin, cout, stride, conv)
         self.downsample: nn.Sequential | None = None
         if stride != 1 or cin != cout:
             self.downsample = nn.Sequential(nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout))
@@ -52,38 +52,86 @@ class ImageNetBlock(TwoShortcutBlock):
         return x if self.downsample is None else self.downsample(x)
 
 
+class Subsample(nn.Module):
+    """Every second pixel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :, ::2, ::2]
+
+
+class ChannelPad(nn.Module):
+    """Channels of zeros, as many before as after."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x, (0, 0, 0, 0, self.channels, self.channels))
+
+
+def padded_shortcut(cin: int, cout: int, stride: int, shrink: type[nn.Module] | None = None) -> nn.Sequential:
+    """Without parameters: 2x2 pixels averaged, or `shrink` in the place of that, and channels padded with zeros."""
+    parts = [] if stride == 1 else [nn.AvgPool2d(2, 2) if shrink is None else shrink()]
+    return nn.Sequential(*parts, ChannelPad((cout - cin) // 2)) if cin != cout else nn.Sequential()
+
+
 class PaddingBlock(TwoShortcutBlock):
     """Where the shape changes, the shortcut averages 2x2 pixels and pads channels with zeros (no parameters)."""
 
-    def __init__(self, cin: int, cout: int, stride: int, learned_scale: bool) -> None:
-        super().__init__(cin, cout, stride, learned_scale)
-        self.pad = (cout - cin) // 2
-        self.pool = nn.AvgPool2d(2, 2) if stride != 1 else nn.Identity()
+    def __init__(self, cin: int, cout: int, stride: int, conv: Layer) -> None:
+        super().__init__(cin, cout, stride, conv)
+        self.identity = padded_shortcut(cin, cout, stride)
 
     def shortcut(self, x: Tensor) -> Tensor:
-        return F.pad(self.pool(x), (0, 0, 0, 0, self.pad, self.pad)) if self.pad else x
+        return self.identity(x)
+
+
+class SubsamplingBlock(PaddingBlock):
+    """The same, with every second pixel in the place of averages."""
+
+    def __init__(self, cin: int, cout: int, stride: int, conv: Layer) -> None:
+        super().__init__(cin, cout, stride, conv)
+        self.identity = padded_shortcut(cin, cout, stride, Subsample)
 
 
 class OneShortcutBlock(TwoConvolutions):
     """*One* shortcut around both convolutions, which is itself a binary 1x1 where the shape changes."""
 
-    def __init__(self, cin: int, cout: int, stride: int, learned_scale: bool) -> None:
-        super().__init__(cin, cout, stride, learned_scale)
+    def __init__(self, cin: int, cout: int, stride: int, conv: Layer) -> None:
+        super().__init__(cin, cout, stride, conv)
         self.act1 = nn.Hardtanh()
         self.act2 = nn.Hardtanh()
-        self.shortcut = nn.Sequential()
-        if stride != 1 or cin != cout:
-            self.shortcut = nn.Sequential(BinaryConv2d(cin, cout, 1, stride, 0, learned_scale), nn.BatchNorm2d(cout))
+        self.shortcut = self.make_shortcut(cin, cout, stride, conv)
+
+    def make_shortcut(self, cin: int, cout: int, stride: int, conv: Layer) -> nn.Sequential:
+        if stride == 1 and cin == cout:
+            return nn.Sequential()
+        return nn.Sequential(conv(cin, cout, 1, stride, 0), nn.BatchNorm2d(cout))
 
     def forward(self, x: Tensor) -> Tensor:
         y = binary_unit(self.conv1, self.bn1, self.act1, x)
         return binary_unit(self.conv2, self.bn2, self.act2, y, self.shortcut(x))
 
 
-def stage(block: type[nn.Module], cin: int, cout: int, n: int, stride: int, *scale: bool) -> nn.Sequential:
-    """`n` blocks, the first of which changes the shape; `scale` is whether scales are learned, where there are any."""
-    first = block(cin, cout, stride, *scale)
-    return nn.Sequential(first, *(block(cout, cout, 1, *scale) for _ in range(n - 1)))
+class OnePaddingBlock(OneShortcutBlock):
+    """Where the shape changes, that shortcut averages 2x2 pixels and pads channels with zeros."""
+
+    def make_shortcut(self, cin: int, cout: int, stride: int, conv: Layer) -> nn.Sequential:
+        return padded_shortcut(cin, cout, stride)
+
+
+class OneSubsamplingBlock(OneShortcutBlock):
+    """The same, with every second pixel in the place of averages."""
+
+    def make_shortcut(self, cin: int, cout: int, stride: int, conv: Layer) -> nn.Sequential:
+        return padded_shortcut(cin, cout, stride, Subsample)
+
+
+def stage(block: type[nn.Module], cin: int, cout: int, n: int, stride: int, *conv: Layer) -> nn.Sequential:
+    """`n` blocks, the first of which changes the shape; `conv` makes binary convolutions, where there are any."""
+    first = block(cin, cout, stride, *conv)
+    return nn.Sequential(first, *(block(cout, cout, 1, *conv) for _ in range(n - 1)))
 
 
 class ResNet(nn.Module):
@@ -91,14 +139,15 @@ class ResNet(nn.Module):
 
     def __init__(self, blocks: Sequence[int], num_classes: int = 1000, learned_scale: bool = False) -> None:
         super().__init__()
+        conv = with_scale(BinaryConv2d, learned_scale)
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.nonlinear = nn.Hardtanh()
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.layer1 = stage(ImageNetBlock, 64, 64, blocks[0], 1, learned_scale)
-        self.layer2 = stage(ImageNetBlock, 64, 128, blocks[1], 2, learned_scale)
-        self.layer3 = stage(ImageNetBlock, 128, 256, blocks[2], 2, learned_scale)
-        self.layer4 = stage(ImageNetBlock, 256, 512, blocks[3], 2, learned_scale)
+        self.layer1 = stage(ImageNetBlock, 64, 64, blocks[0], 1, conv)
+        self.layer2 = stage(ImageNetBlock, 64, 128, blocks[1], 2, conv)
+        self.layer3 = stage(ImageNetBlock, 128, 256, blocks[2], 2, conv)
+        self.layer4 = stage(ImageNetBlock, 256, 512, blocks[3], 2, conv)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.bn2 = nn.BatchNorm1d(512)
         self.fc = nn.Linear(512, num_classes)
@@ -112,38 +161,67 @@ class ResNet(nn.Module):
         return self.fc(self.bn2(self.avgpool(x).flatten(1)))  # (N, classes)
 
 
-class CifarResNet18(nn.Module):
-    """cResNet18: real 3x3 stem without activation, one shortcut per block, classifier as a 1x1 convolution."""
+class FourStages(nn.Module):
+    """What all ResNet18 for CIFAR have before their classifier: a real 3x3 stem without activation and eight blocks."""
 
-    def __init__(self, num_classes: int = 100, learned_scale: bool = False) -> None:
+    def __init__(self, block: type[OneShortcutBlock], conv: Layer) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = stage(OneShortcutBlock, 64, 64, 2, 1, learned_scale)
-        self.layer2 = stage(OneShortcutBlock, 64, 128, 2, 2, learned_scale)
-        self.layer3 = stage(OneShortcutBlock, 128, 256, 2, 2, learned_scale)
-        self.layer4 = stage(OneShortcutBlock, 256, 512, 2, 2, learned_scale)
+        self.layer1 = stage(block, 64, 64, 2, 1, conv)
+        self.layer2 = stage(block, 64, 128, 2, 2, conv)
+        self.layer3 = stage(block, 128, 256, 2, 2, conv)
+        self.layer4 = stage(block, 256, 512, 2, 2, conv)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
+
+    def features(self, x: Tensor) -> Tensor:  # (N, 3, 32, 32)
+        x = self.bn1(self.conv1(x))  # (N, 64, 32, 32)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # (N, 512, 4, 4)
+        return self.avgpool(x)  # (N, 512, 1, 1)
+
+
+class CifarResNet18(FourStages):
+    """cResNet18: one shortcut per block, classifier as a 1x1 convolution."""
+
+    def __init__(self, num_classes: int = 100, learned_scale: bool = False, conv: Layer = BinaryConv2d) -> None:
+        super().__init__(OneShortcutBlock, with_scale(conv, learned_scale))
         self.bn2 = nn.BatchNorm2d(512)
         self.fc = nn.Conv2d(512, num_classes, 1)
 
-    def forward(self, x: Tensor) -> Tensor:  # (N, 3, 32, 32)
-        x = self.bn1(self.conv1(x))  # (N, 64, 32, 32)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # (N, 512, 4, 4)
-        return self.fc(self.bn2(self.avgpool(x))).flatten(1)  # (N, classes)
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.bn2(self.features(x))).flatten(1)  # (N, classes)
+
+
+class LinearResNet18(FourStages):
+    """The ResNet18 of RBNN and ReCU: as cResNet18, with another classifier."""
+
+    def __init__(self, block: type[OneShortcutBlock], conv: Layer, num_classes: int) -> None:
+        super().__init__(block, conv)
+        self.linear = nn.Linear(512, num_classes)
+        self.bn2 = nn.BatchNorm1d(512)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.bn2(self.features(x).flatten(1)))  # (N, classes)
 
 
 class CifarResNet20(nn.Module):
     """cResNet20: 16/32/64 channels, three blocks each, parameter-free shortcuts."""
 
-    def __init__(self, num_classes: int = 10, learned_scale: bool = False) -> None:
+    def __init__(
+        self,
+        num_classes: int = 10,
+        learned_scale: bool = False,
+        conv: Layer = BinaryConv2d,
+        block: type[TwoConvolutions] = PaddingBlock,
+    ) -> None:
         super().__init__()
+        conv = with_scale(conv, learned_scale)
         self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.nonlinear = nn.Hardtanh()
-        self.layer1 = stage(PaddingBlock, 16, 16, 3, 1, learned_scale)
-        self.layer2 = stage(PaddingBlock, 16, 32, 3, 2, learned_scale)
-        self.layer3 = stage(PaddingBlock, 32, 64, 3, 2, learned_scale)
+        self.layer1 = stage(block, 16, 16, 3, 1, conv)
+        self.layer2 = stage(block, 16, 32, 3, 2, conv)
+        self.layer3 = stage(block, 32, 64, 3, 2, conv)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.bn2 = nn.BatchNorm1d(64)
         self.linear = nn.Linear(64, num_classes)

@@ -4,29 +4,40 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ovsw.nn.binary import BinaryConv2d
+from ovsw.nn.binary import BinaryConv2d, Layer, with_scale
 
 
 class VGGSmall(nn.Module):
-    """`input_size` fixes the classifier's width (512 x input_size/8 x input_size/8)."""
+    """`input_size` fixes the classifier's width (512 x input_size/8 x input_size/8).
 
-    def __init__(self, num_classes: int = 10, learned_scale: bool = False, input_size: int = 32) -> None:
+    The last activation is a PReLU in OvSW's code, a hardtanh in that of others (`learned_slope=False`).
+    """
+
+    def __init__(
+        self,
+        num_classes: int = 10,
+        learned_scale: bool = False,
+        input_size: int = 32,
+        conv: Layer = BinaryConv2d,
+        learned_slope: bool = True,
+    ) -> None:
         super().__init__()
+        conv = with_scale(conv, learned_scale)
         self.conv0 = nn.Conv2d(3, 128, 3, 1, 1, bias=False)
         self.bn0 = nn.BatchNorm2d(128)
-        self.conv1 = BinaryConv2d(128, 128, 3, 1, 1, learned_scale)
+        self.conv1 = conv(128, 128, 3, 1, 1)
         self.bn1 = nn.BatchNorm2d(128)
-        self.conv2 = BinaryConv2d(128, 256, 3, 1, 1, learned_scale)
+        self.conv2 = conv(128, 256, 3, 1, 1)
         self.bn2 = nn.BatchNorm2d(256)
-        self.conv3 = BinaryConv2d(256, 256, 3, 1, 1, learned_scale)
+        self.conv3 = conv(256, 256, 3, 1, 1)
         self.bn3 = nn.BatchNorm2d(256)
-        self.conv4 = BinaryConv2d(256, 512, 3, 1, 1, learned_scale)
+        self.conv4 = conv(256, 512, 3, 1, 1)
         self.bn4 = nn.BatchNorm2d(512)
-        self.conv5 = BinaryConv2d(512, 512, 3, 1, 1, learned_scale)
+        self.conv5 = conv(512, 512, 3, 1, 1)
         self.bn5 = nn.BatchNorm2d(512)
         self.pooling = nn.MaxPool2d(2, 2)
         self.nonlinear = nn.Hardtanh()
-        self.nonlinear5 = nn.PReLU(512)
+        self.nonlinear5 = nn.PReLU(512) if learned_slope else nn.Hardtanh()
         self.fc = nn.Linear(512 * (input_size // 8) ** 2, num_classes)
         self._initialise()
 

@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
-from ovsw.export.frontend.torch_module import converted, in_eval, recorded, unwrapped
+from ovsw.export.frontend.torch_module import unwrapped
 from ovsw.export.passes import legalized
 from ovsw.export.passes.fuse import fuse
 from ovsw.export.passes.lower import Lowered
@@ -29,7 +29,8 @@ from ovsw.export.validate import validate
 from ovsw.networks import InputSpec
 from ovsw.nn import BinaryConv2d
 from ovsw.train.augment import normalise
-from ovsw.train.integers import Integers, meaning, pixels
+from ovsw.train.calls import converted, in_eval, recorded
+from ovsw.train.integers import Integers, meaning, pixels, unknown
 
 _NORMS = nn.modules.batchnorm._BatchNorm
 _DROPOUTS = nn.modules.dropout._DropoutNd
@@ -115,6 +116,9 @@ class Deployed:
         validate(graph, zero_weights="plus")
         legal = legalized(graph, "integer")
         ops, _ = quantize(fuse(legal), self.spec.mean, self.spec.std, self.weights, self.stem)
+        for op in ops:
+            if (what := unknown(op)) is not None:
+                raise ExportError(f"{op.fused.name}: {what} is not available in training in the deployed arithmetic")
         waiting = {op.fused.value: op for op in ops}
         anchors = {}
         for call, node in nodes.items():
@@ -125,15 +129,19 @@ class Deployed:
         layers = {
             node.name: node
             for call, node in nodes.items()
-            if isinstance(node, ir.BinaryConv) and calls[call.target] == 1 and self._tells_dots(call, node)
+            if isinstance(node, ir.BinaryConv) and calls[call.target] == 1 and self._tells_dots(call, node, ops)
         }
         return ops, anchors, layers
 
-    def _tells_dots(self, call: fx.Node, node: ir.BinaryConv) -> bool:
-        """Whether a layer's result is dots times its scale, with every sign as in the file."""
+    def _tells_dots(self, call: fx.Node, node: ir.BinaryConv, ops: list[Lowered]) -> bool:
+        """Whether a layer's result is dots times its scale, all signs as in the file or a whole filter inverted."""
         layer = self.calls.get_submodule(str(call.target)) if call.op == "call_module" else None
         plain = type(layer) is BinaryConv2d and layer.tau is None
-        return plain and bool((np.abs(node.scale) > 1e-20).all() and (node.weight != 0).all())
+        if not plain or not ((np.abs(node.scale) > 1e-20).all() and (node.weight != 0).all()):
+            return False
+        dot = next(op.fused.core for op in ops if isinstance(op.fused.core, ir.Dot) and op.fused.core.name == node.name)
+        inverted = (dot.positive != (node.weight > 0)).reshape(len(node.weight), -1)  # type: ignore[union-attr]
+        return bool((inverted == inverted[:, :1]).all())
 
 
 def _kind(tensor: Tensor) -> str:

@@ -18,6 +18,8 @@ from ovsw.export import ir
 from ovsw.export.passes.lower import Lowered
 
 _CHUNK = 1 << 17  # elements that are scaled and shifted together: they stay in the cache from one pass to the next
+_CORES = (ir.Dot, ir.Conv, ir.Linear, ir.AvgPool, ir.MaxPool, ir.ChannelPad)
+_PAIRS = ("scale", "slope")  # tensors that may have a second row
 _SIGNED = 2.0**-10  # a centre is kept this far from 0 and 1, so that what n stands for has the sign of n
 
 
@@ -47,6 +49,7 @@ class Integers:
         self.ops = {op.fused.value: op for op in ops}
         self.values: dict[ir.Node, Tensor] = {}
         self.readers = Counter(node for op in ops for node in _reads(op))
+        self.thresholds = {op.fused.sign: op.constants["threshold"][1] for op in ops if "threshold" in op.constants}
         self.scaled: dict[str, tuple[Tensor, ir.BinaryConv]] = {}
 
     def value(self, node: ir.Node) -> Tensor:
@@ -86,7 +89,9 @@ class Integers:
             result, layer = self.scaled.pop(core.name)
             negated = positive[:, 0, 0, 0] != (layer.weight[:, 0, 0, 0] >= 0)  # whole channels, by the exporter
             return _stored(op, result, residual, unit=np.where(negated, -1, 1) / layer.scale)
-        signs = (x >= 0).to(torch.float32).mul_(2).sub_(1)
+        threshold = self.thresholds.get(op.fused.source)
+        bits = x >= (0 if threshold is None else _per_channel(threshold, x))
+        signs = bits.to(torch.float32).mul_(2).sub_(1)
         return _stored(op, _convolve(signs, np.where(positive, 1, -1), core, largest=1), residual)
 
     def _over_pixels(self, op: Lowered, core: ir.Conv, x: Tensor) -> Tensor:
@@ -99,6 +104,24 @@ class Integers:
         zeros = torch.from_numpy(self.zeros).to(x.device).view(1, -1, 1, 1).expand(1, *x.shape[1:])
         outside = _convolve(zeros, weight, core, largest=np.abs(self.zeros).max())
         return (high * 256).add_(low).sub_((outside.double() + 128).mul_(2.0**-8).floor_())
+
+
+def unknown(op: Lowered) -> str | None:
+    """What an op has that is not computed here, if it has."""
+    core = op.fused.core
+    if core is not None and not isinstance(core, _CORES):
+        return type(core).__name__
+    if op.act not in ("none", "clamp", "prelu") or any(
+        len(a.shape) == 2 for n, (_, a) in op.constants.items() if n in _PAIRS
+    ):
+        return "this activation"
+    for what, usual in (("dilation", (1, 1)), ("groups", 1), ("pad_value", 0), ("ceil", False), ("window_scale", None)):
+        if getattr(core, what, usual) != usual:
+            return what
+    if isinstance(core, ir.AvgPool) and any(core.pad):
+        return "padding of averages"
+    residual = op.fused.residual
+    return "a residual per channel" if residual is not None and residual.shape != op.fused.value.shape else None
 
 
 def _reads(op: Lowered) -> list[ir.Node]:

@@ -12,13 +12,13 @@ are there the weight of the penalty, gamma, while the threshold of silence, sigm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union
 
 import torch
 from torch import Tensor, nn
 
-from ovsw.nn import binary_layers
+from ovsw.nn import BinaryLayer, binary_layers
 
 # Smallest norms that AGS divides by; in the released code, not in the paper.
 MIN_GRAD_NORM, MIN_WEIGHT_NORM = 1e-6, 1e-3
@@ -29,8 +29,12 @@ Layers = Union[Iterable[nn.Module], Mapping[str, nn.Parameter], None]
 class OvSW:
     """Acts on the gradients of a model's binary weights.
 
+    Flips are those of the binary weights themselves: of the signs of what a method's layer takes the sign of, which may
+    be the weight, the weight minus its filter's mean (AdaBin, ReCU) or the turned weight (RBNN). Gradients and the
+    penalty are of the weight.
+
     Args:
-        model: its `BinaryConv2d` layers are taken, unless `layers` names others.
+        model: its binary layers (`ovsw.nn.binary_layers`) are taken, unless `layers` names others.
         lam: AGS raises the gradient of a filter whose norm is below `lam` times that of its weight to that ratio.
         gamma: SAD adds `gamma` times the weight to the gradient of silent weights.
         sigma: a weight is silent if its running flip rate is below this.
@@ -57,14 +61,16 @@ class OvSW:
             raise ValueError(f"lam {lam} and gamma {gamma} must not be negative, momentum {momentum} in [0, 1)")
         self.lam, self.gamma, self.sigma, self.momentum = lam, gamma, sigma, momentum
         self.ags, self.sad = ags, sad
-        self.weights = _find(model, layers)
+        found = _find(model, layers)
+        self.weights = {name: weight for name, (weight, _) in found.items()}
         self._weights: list[Tensor] = list(self.weights.values())
+        self._signed = [signed for _, signed in found.values()]
         self.ratio: Tensor | None = None  # per layer, mean gradient norm over weight norm before AGS
         self.silent: Tensor | None = None  # per layer, silent weights
         self.flips: Tensor | None = None  # per layer, weights that changed their sign since the step before
         start = torch.ones_like if track_ones else torch.zeros_like
         self._rate = [start(w, requires_grad=False) for w in self._weights] if sad else []
-        self._before = [w.detach().clone() for w in self._weights] if sad else []
+        self._before = [signed().clone() for signed in self._signed] if sad else []
         self._ever = [torch.zeros_like(w, dtype=torch.bool, requires_grad=False) for w in self._weights] if sad else []
 
     @torch.no_grad()
@@ -90,16 +96,16 @@ class OvSW:
         self.ratio = torch.stack(ratios) if ratios else None
 
     def _decay_silent(self) -> None:
-        weights = self._weights
-        flipped = [torch.sign(w).ne_(torch.sign(p)) for w, p in zip(weights, self._before)]
+        now = [signed() for signed in self._signed]
+        flipped = [torch.sign(n).ne_(torch.sign(p)) for n, p in zip(now, self._before)]
         torch._foreach_mul_(self._rate, self.momentum)
         torch._foreach_add_(self._rate, flipped, alpha=1 - self.momentum)
         silent = [(rate < self.sigma).to(rate.dtype) for rate in self._rate]
-        found = [(w.grad, s, w) for w, s in zip(weights, silent) if w.grad is not None]
+        found = [(w.grad, s, w) for w, s in zip(self._weights, silent) if w.grad is not None]
         if found:
             grads, masks, penalised = (list(column) for column in zip(*found))
             torch._foreach_addcmul_(grads, masks, penalised, value=self.gamma)
-        torch._foreach_copy_(self._before, weights)
+        torch._foreach_copy_(self._before, now)
         for ever, flip in zip(self._ever, flipped):
             ever.logical_or_(flip)
         self.silent = torch.stack([s.sum() for s in silent])
@@ -149,13 +155,19 @@ class OvSW:
             tensor.copy_(state[key])
 
 
-def _find(model: nn.Module, layers: Layers) -> dict[str, nn.Parameter]:
+def _find(model: nn.Module, layers: Layers) -> dict[str, tuple[nn.Parameter, Callable[[], Tensor]]]:
+    """By name, a weight and what gives the tensor whose sign it is binarised by."""
     if isinstance(layers, Mapping):
-        found = dict(layers)
+        found = {name: (weight, weight.detach) for name, weight in layers.items()}
     else:
         chosen = set(binary_layers(model).values() if layers is None else layers)
-        named = {name: module for name, module in model.named_modules() if module in chosen}
-        found = {f"{name}.weight" if name else "weight": m.weight for name, m in named.items()}  # type: ignore[misc]
+        named = {f"{name}.weight" if name else "weight": m for name, m in model.named_modules() if m in chosen}
+        found = {name: _binarised(module) for name, module in named.items()}
     if not found:
-        raise ValueError("the model has no BinaryConv2d layers; name its binary layers with `layers`")
+        raise ValueError("the model has no BinaryConv2d or other binary layers; name its own with `layers`")
     return found
+
+
+def _binarised(layer: nn.Module) -> tuple[nn.Parameter, Callable[[], Tensor]]:
+    weight: nn.Parameter = layer.weight  # type: ignore[assignment]
+    return weight, layer.signed if isinstance(layer, BinaryLayer) else weight.detach

@@ -37,6 +37,7 @@ class NetworkConfig:
 @dataclass
 class DataConfig:
     kind: str = "cifar10"
+    normalise: str = ""  # mean and std: imagenet, cifar10, cifar100; those of the network's paper if empty
     augment: str = "cifar"
     crop: list[float] = field(default_factory=lambda: [0.08, 1.25])  # share of the area that "imagenet" crops ask for
     broken: str = "refuse"  # images that cannot be decoded: refuse or skip

@@ -13,7 +13,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Union
 
@@ -29,8 +29,9 @@ from tqdm import tqdm
 from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
 from ovsw.export.errors import ExportError
 from ovsw.format import replace_file
-from ovsw.networks import InputSpec, network
-from ovsw.nn import binary_layers, create, float_network
+from ovsw.labels import load_labels
+from ovsw.networks import NORMALISATIONS, InputSpec, network
+from ovsw.nn import BinaryConv2d, binary_layers, create, float_network
 from ovsw.nn.checkpoint import read, read_run, state_dict
 from ovsw.train import augment
 from ovsw.train.deployed import Deployed, freeze
@@ -66,6 +67,7 @@ class Run:
     epoch: int = 0
     best: float = 0.0
     metrics: list[dict[str, float]] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)  # of the data set that it is trained on
 
     @property
     def deployed(self) -> Deployed | None:
@@ -95,6 +97,7 @@ def start(
     if config.second_step and init is None and not (folder / "last.pth").is_file():
         raise ValueError("the recipe is the second of two steps: --init FILE gives the checkpoint of the first")
     _check_deployed(config, amp)
+    input_of(recipe)
     world = join_world(device)
     if device == "cuda" and world.size > 1:
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
@@ -150,7 +153,7 @@ def _check_deployed(config: TrainConfig, amp: bool) -> None:
 def _deployed(run: Run) -> Deployed:
     name, config = run.recipe.network.name, run.recipe.train
     try:
-        return Deployed(run.model, network(name).input, config.deployed_weights, config.deployed_stem or None)
+        return Deployed(run.model, input_of(run.recipe), config.deployed_weights, config.deployed_stem or None)
     except ExportError as e:
         raise ValueError(f"train.deployed_epochs: {name} has no integer form: {_one_line(e)}") from None
 
@@ -174,7 +177,7 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         )
     model.load_state_dict({**mine, **{key: given[key] for key in wanted}})
     for name, layer in binary_layers(model).items():
-        if layer.scaling_factor is not None and f"{name}.scaling_factor" not in given:
+        if isinstance(layer, BinaryConv2d) and layer.learned_scale and f"{name}.scaling_factor" not in given:
             layer.learn_scale()
 
 
@@ -190,11 +193,25 @@ def build_model(recipe: Recipe) -> nn.Module:
         with torch.no_grad():
             layer.weight.mul_(net.init_scale)
         layer.zero = net.sign_zero
-        layer.tau = net.recu_tau or None
-        layer.binary_weights = net.binary_weights
+        if isinstance(layer, BinaryConv2d):
+            layer.tau = net.recu_tau or None
+            layer.binary_weights = net.binary_weights
+        elif net.recu_tau or not net.binary_weights:
+            raise ValueError(f"network.recu_tau and network.binary_weights=false are not for {net.name}")
     if recipe.train.sync_bn:
         sync_batch_norms(model)
     return model
+
+
+def input_of(recipe: Recipe) -> InputSpec:
+    """The network's input, normalised as the recipe says."""
+    spec, name = network(recipe.network.name).input, recipe.data.normalise
+    if not name:
+        return spec
+    if name not in NORMALISATIONS:
+        raise ValueError(f"data.normalise is '{name}'; known are {', '.join(NORMALISATIONS)}")
+    mean, std = NORMALISATIONS[name]
+    return replace(spec, mean=mean, std=std)
 
 
 def train(run: Run, data: Path | None, quiet: bool = False) -> None:
@@ -204,6 +221,7 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
     """
     recipe = run.recipe
     train_set, test_set = (open_data(recipe, data, split) for split in ("train", "test"))
+    run.labels = train_set.names
     board = SummaryWriter(str(run.folder), purge_step=run.epoch + 1) if run.world.rank == 0 else None
     if run.epoch == 0:
         _save(run, "initial.pth", {})
@@ -212,9 +230,9 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
     while run.epoch < recipe.train.epochs:
         began = time.perf_counter()
         row = {"epoch": run.epoch + 1, "lr": learning_rate(recipe.train, run.epoch)}
-        signs = [torch.sign(layer.weight.detach()) for layer in binary_layers(run.model).values()]
+        signs = [torch.sign(layer.signed()) for layer in binary_layers(run.model).values()]
         row.update(_train_epoch(run, train_set, quiet))
-        after = [torch.sign(layer.weight.detach()) for layer in binary_layers(run.model).values()]
+        after = [torch.sign(layer.signed()) for layer in binary_layers(run.model).values()]
         flips = sum(int((a != b).sum()) for a, b in zip(signs, after))
         row["flip_rate"] = flips / sum(a.numel() for a in after)
         row["silent_share"] = run.ovsw.silent_share()
@@ -258,9 +276,12 @@ def open_data(recipe: Recipe, data: Path | None, split: str) -> Split:
 
 def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
     recipe = run.recipe
+    layers = list(binary_layers(run.model).values())
     run.model.train()
     if run.deployed is not None:
         freeze(run.model)
+    for layer in layers:
+        layer.begin_epoch()
     forward = run.deployed or run.forward
     where = f"in epoch {run.epoch + 1}; the last checkpoint is intact"
     loss_sum, correct, seen = 0.0, 0.0, 0.0
@@ -272,6 +293,9 @@ def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
             lr = learning_rate(recipe.train, run.epoch + step / count)
             for group in run.optimizer.param_groups:
                 group["lr"] = lr
+            over = run.epoch + (step / count if recipe.train.schedule == "smooth" else 0)
+            for layer in layers:
+                layer.set_progress(over / recipe.train.epochs)
             x, y = images.to(run.device), labels.to(run.device)
             if recipe.train.channels_last:
                 x = x.contiguous(memory_format=torch.channels_last)
@@ -327,7 +351,7 @@ def _train_batches(
     A set in memory is augmented as in one process and then shared out, so that the number of processes changes nothing.
     From a folder each rank decodes its own part only.
     """
-    spec = network(recipe.network.name).input
+    spec = input_of(recipe)
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     order = torch.randperm(len(split), generator=generator)
     batches = torch.split(order, recipe.train.batch)
@@ -384,7 +408,7 @@ def evaluate(
     forward: Callable[[Tensor], Tensor], recipe: Recipe, split: Split, device: torch.device, world: World
 ) -> dict[str, float]:
     """Top-1 and top-5 accuracy in percent; each rank takes every n-th batch."""
-    spec = network(recipe.network.name).input
+    spec = input_of(recipe)
     top1 = top5 = 0.0
     batches = torch.split(torch.arange(len(split)), 256)[world.rank :: world.size]
     for indices, images in _images(split, batches, recipe.data.workers, spec, None):
@@ -420,6 +444,7 @@ def _save(run: Run, name: str, accuracies: dict[str, float]) -> None:
             "teacher": run.teacher_crc,
             "metrics": run.metrics,
             "deployed": _widths(run),
+            "input": _input(run),
             "state": {} if run.recipe.ovsw.sad else watched,
             "flip_history": run.ovsw.flip_history(),
         },
@@ -438,6 +463,19 @@ def _widths(run: Run) -> dict[str, str]:
         return {}
     config = run.recipe.train
     return {"weights": config.deployed_weights, "stem": config.deployed_stem or config.deployed_weights}
+
+
+def _input(run: Run) -> dict[str, Any]:
+    """How the network's images are prepared and what its classes are called; `ovsw-export` puts that into the file."""
+    spec = input_of(run.recipe)
+    return {"mean": list(spec.mean), "std": list(spec.std), "labels": _known_labels(run.labels)}
+
+
+def _known_labels(names: list[str]) -> str | list[str]:
+    """Names of classes, or that of the built-in list that they are; ImageNet's folders are called by WordNet's ids."""
+    if len(names) == 1000 and (names[0], names[-1]) == ("n01440764", "n15075141"):
+        return "imagenet"
+    return "cifar10" if names == load_labels("cifar10", 10) else names
 
 
 def _rng_state(device: torch.device) -> Tensor:

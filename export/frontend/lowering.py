@@ -1,0 +1,273 @@
+"""From a recording to a graph: each operation becomes nodes of `ir`, or an `Unsupported` one that says where it is.
+
+Here is the frame of it, and piecewise linear functions. `elementwise`, `windows` and `pools` have the operations, by
+their names in ATen; `arrange` has whatever only moves elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils._pytree import tree_flatten
+
+from ovsw.export import ir
+from ovsw.export.frontend.arrange import arranged
+from ovsw.export.frontend.functions import Functions, Step, limits_of
+from ovsw.export.frontend.lattice import Piecewise
+from ovsw.export.frontend.recorder import Recording
+from ovsw.export.frontend.values import Arranged, Call, Value, frame, is_value, per_channel, same_call
+
+_MOST_BREAKS = 4
+Handler = Callable[["Lowering", Call], ir.Node]
+HANDLERS: dict[str, Handler] = {}
+
+
+class RefusedError(Exception):
+    """An operation cannot be expressed; the message says why, and what can."""
+
+
+def handles(*ops: str) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(ops, handler))
+        return handler
+
+    return register
+
+
+class Lowering:
+    def __init__(self, recording: Recording) -> None:
+        self.functions = Functions(recording)
+        self.nodes: dict[Value, ir.Node] = {}
+        for call in recording.calls:  # in their order, so that no recursion goes deep; what nobody reads is dropped
+            if call.op != "constant":
+                self.node(call)
+
+    def node(self, value: Value) -> ir.Node:
+        if value not in self.nodes:
+            self.nodes[value] = self._node(value)
+        return self.nodes[value]
+
+    def _node(self, value: Value) -> ir.Node:
+        name, shape = value.where.name, frame(value.shape)
+        try:
+            if isinstance(value, Arranged):
+                made = arranged(name, value, self.node)
+                if isinstance(made, str):
+                    raise RefusedError(made)
+                return made
+            made = self._call(value)
+            if made.shape != shape:
+                raise RefusedError(f"its result {tuple(value.shape)} is not a map of one image")
+            return made
+        except RefusedError as e:
+            sources = value.sources if isinstance(value, Arranged) else _values(value.args)
+            inputs = [self.node(v) for v in sources if not (isinstance(v, Call) and v.op == "constant")]
+            return ir.Unsupported(name, inputs, shape, f"{e} ({value.where})")
+
+    def _call(self, call: Call) -> ir.Node:
+        if call.output and call.op not in HANDLERS:
+            raise RefusedError(f"the second result of {call.op} is not supported")
+        source, f = self.functions.of(call)
+        if source is not call and (f.is_step or not _is_natural(call)):
+            return self.emitted(call, source, f)
+        total = self.functions.sum(call)
+        if total.cancelled:
+            return self.summed(call, total.terms, total.constant)
+        handler = HANDLERS.get(call.op)
+        if handler is None:
+            raise RefusedError(f"{call.op.strip('_').replace('native_', '')} is not supported{_nearest(call)}")
+        return handler(self, call)
+
+    def graph(self, outputs: Sequence[Value]) -> ir.Graph:
+        nodes = [self.node(value) for value in outputs]
+        return ir.Graph(ir.reachable(*nodes), outputs=nodes)
+
+    # Parts of nodes.
+
+    def affine(self, name: str, x: ir.Node, scale: Any, offset: Any) -> ir.Node:
+        scale, offset = (np.broadcast_to(np.asarray(v, np.float64), x.shape[:1]).copy() for v in (scale, offset))
+        return x if (scale == 1).all() and (offset == 0).all() else ir.Affine(name, [x], x.shape, scale, offset)
+
+    def expanded(self, name: str, x: ir.Node, shape: ir.Shape) -> ir.Node:
+        """A map whose channels, rows or columns are one, repeated."""
+        if x.shape == shape:
+            return x
+        index = [np.arange(n) if n == m else np.zeros(m, int) for n, m in zip(x.shape, shape)]
+        if any(n not in (1, m) for n, m in zip(x.shape, shape)):
+            raise RefusedError(f"a map of {x.shape} cannot be broadcast to {shape}")
+        return ir.Gather(f"{name}.expanded", [x], shape, *index)
+
+    def operand(self, call: Call, x: Value, whole: bool = False) -> ir.Node:
+        """An operand as a map of the result's shape, or of one pixel, if not `whole`."""
+        full = (1,) * (len(call.shape) - len(x.shape)) + tuple(x.shape)
+        narrow = full
+        if isinstance(x, Arranged) and not whole:  # written with expand()
+            x, narrow = self._unexpanded(x, full)
+        node = self.node(self.reshaped(x, narrow))
+        shape = frame(call.shape)
+        if len(call.shape) > 1 and call.shape[0] != 1:
+            raise RefusedError(f"its result {tuple(call.shape)} is not that of one image")
+        if not whole and node.shape[1:] == (1, 1):
+            shape = (shape[0], 1, 1)
+        return self.expanded(x.where.name, node, shape)
+
+    def _unexpanded(self, x: Arranged, full: tuple[int, ...]) -> tuple[Value, tuple[int, ...]]:
+        index = x.index.reshape(full)
+        if len(full) == 4 and max(full[2:]) > 1 and (index == index[:, :, :1, :1]).all():
+            small = np.ascontiguousarray(index[:, :, :1, :1])
+            return self.value(small, x), tuple(small.shape)
+        return x, full
+
+    def value(self, index: np.ndarray, like: Arranged) -> Value:
+        """Elements by their numbers, all from the sources of `like`."""
+        used = [s for s in like.sources if ((index >= s.start) & (index < s.start + s.size)).any()]
+        return same_call(index, used) or Arranged(np.ascontiguousarray(index), used, like.where)
+
+    def reshaped(self, x: Value, shape: Sequence[int]) -> Value:
+        if tuple(x.shape) == tuple(shape):
+            return x
+        index = x.index if isinstance(x, Arranged) else np.arange(x.start, x.start + x.size)
+        sources = x.sources if isinstance(x, Arranged) else [x]
+        return self.value(index.reshape(shape), Arranged(index, sources, x.where))
+
+    def summed(self, call: Call, terms: dict[Value, np.ndarray], constant: np.ndarray) -> ir.Node:
+        name, total = call.where.name, None
+        for value, weight in terms.items():
+            term = self.affine(f"{name}.term", self.node(value), weight, 0.0)
+            total = term if total is None else ir.Add(name, [total, term], term.shape)
+        if total is None:
+            raise RefusedError("its result is constant")
+        return self.affine(name, total, 1.0, constant)
+
+    # Piecewise linear functions.
+
+    def emitted(self, call: Value, source: Value, f: Piecewise) -> ir.Node:
+        name = call.where.name
+        if f.is_line:
+            return self.affine(name, self.node(source), f.slope[0], f.offset[0])
+        step = self.functions.step(call)
+        if step is not None:
+            return self.stepped(name, step)
+        x = self.node(source)
+        if f.is_continuous and len(f.breaks) == 2 and not f.slope[0].any() and not f.slope[2].any():
+            return self._clamped(name, x, f)
+        if len(f.breaks) > _MOST_BREAKS:
+            raise RefusedError(f"it has {len(f.breaks) + 1} levels or slopes, up to {_MOST_BREAKS + 1} are supported")
+        return self._bent(name, x, f)
+
+    def stepped(self, name: str, step: Step) -> ir.Node:
+        """Two levels as a map."""
+        x = self.node(step.of)
+        lo, hi = (float(v[0]) for v in (step.lo, step.hi)) if step.uniform else (-1.0, 1.0)
+        node = ir.Act(name, [x], x.shape, "step", lo, hi, strict=step.strict)
+        return node if step.uniform else self.affine(name, node, (step.hi - step.lo) / 2, (step.hi + step.lo) / 2)
+
+    def _clamped(self, name: str, x: ir.Node, f: Piecewise) -> ir.Node:
+        first, last = f.offset[0], f.offset[2]
+        lo, hi = np.minimum(first, last), np.maximum(first, last)
+        if not np.isfinite(f.breaks).all():
+            return self._bent(name, x, f)
+        if (lo == lo[0]).all() and (hi == hi[0]).all():
+            line = self.affine(f"{name}.line", x, f.slope[1], f.offset[1])
+            return ir.Act(name, [line], x.shape, "clamp", float(lo[0]), float(hi[0]))
+        wide = f.breaks[1] - f.breaks[0]
+        unit = self.affine(f"{name}.line", x, 1 / wide, -f.breaks[0] / wide)
+        act = ir.Act(f"{name}.clamp", [unit], x.shape, "clamp", 0.0, 1.0)
+        return self.affine(name, act, last - first, first)
+
+    def _bent(self, name: str, x: ir.Node, f: Piecewise) -> ir.Node:
+        """A bend at the first break, and for each further one what changes there."""
+        f = f.widened(x.shape[0])
+        total: ir.Node | None = None
+        for k in range(len(f.breaks)):
+            some = np.isfinite(f.breaks[k])
+            t = np.where(some, f.breaks[k], 0.0)
+            shifted = self.affine(f"{name}.shift", x, 1.0, -t)
+            before = f.slope[0] if k == 0 else np.zeros_like(t)
+            after = np.where(some, f.slope[k + 1] - (0.0 if k == 0 else f.slope[k]), before)
+            jump = np.where(some, (f.slope[k + 1] * t + f.offset[k + 1]) - (f.slope[k] * t + f.offset[k]), 0.0)
+            terms = []
+            if before.any() or after.any():
+                if (after == 1).all() and not before.any():
+                    terms.append(ir.Act(name, [shifted], x.shape, "clamp", 0.0, np.inf))
+                else:
+                    positive = None if (after == 1).all() else after
+                    terms.append(ir.Act(name, [shifted], x.shape, "prelu", slope=before, positive=positive))
+            if (np.abs(jump) > 1e-12).any():
+                falls = bool((np.abs(f.at[k] - f.slope[k] * t - f.offset[k]) <= 1e-12).all())
+                step = ir.Act(f"{name}.step", [shifted], x.shape, "step", 0.0, 1.0, strict=falls)
+                terms.append(self.affine(f"{name}.jump", step, jump, 0.0))
+            if k == 0 and not terms:
+                terms.append(self.affine(f"{name}.none", shifted, 0.0, 0.0))
+            for term in terms:
+                total = term if total is None else ir.Add(name, [total, term], x.shape)
+        assert total is not None
+        t = np.where(np.isfinite(f.breaks[0]), f.breaks[0], 0.0)
+        return self.affine(f"{name}.level", total, 1.0, f.slope[0] * t + f.offset[0])
+
+
+def _values(args: Any) -> list[Value]:
+    flat, _ = tree_flatten(args)
+    return list(dict.fromkeys(a for a in flat if is_value(a)))
+
+
+def _is_natural(call: Call) -> bool:
+    """Whether a node does the same as the operation, so that it need not be seen as a function of something earlier."""
+    if call.op in ("relu", "leaky_relu", "_prelu_kernel", "rrelu_with_noise", "hardtanh", "relu6"):
+        return True
+    if call.op in ("clamp", "clamp_min", "clamp_max"):
+        limits = limits_of(call)
+        return limits is not None and all(limit.size == 1 for limit in limits)
+    return call.op in ("add", "sub", "rsub", "mul", "div", "neg") and len(_values(call.args)) == 1
+
+
+_NEAREST = {
+    "gelu": "ReLU, PReLU and hardswish are",
+    "elu": "PReLU is",
+    "celu": "PReLU is",
+    "selu": "PReLU is",
+    "mish": "hardswish is",
+    "softplus": "ReLU is",
+    "native_layer_norm": "batch norm is",
+    "native_group_norm": "batch norm is",
+    "bmm": "products with constant matrices are",
+    "mm": "products with constant matrices are",
+    "argmax": "return the logits and take the largest outside",
+    "topk": "return the logits and sort them outside",
+    "sort": "return the logits and sort them outside",
+    "index_put": "x[mask] = number and torch.where are",
+    "std": "a division by it right before a sign is",
+    "var": "a division by it right before a sign is",
+    "sqrt": "it is right before a sign",
+    "exp": "softmax and sigmoid are",
+    "_upsample_bicubic2d_aa": "bilinear upsampling is",
+    "upsample_bicubic2d": "bilinear upsampling is",
+    "_upsample_bilinear2d_aa": "bilinear upsampling without antialias is",
+}
+
+
+def _nearest(call: Call) -> str:
+    """What can be used instead."""
+    known = _NEAREST.get(call.op)
+    layer = "ovsw.export.register_layer can make the layer known" if call.where.path else None
+    return "".join(f"; {hint}" for hint in (known, layer) if hint)
+
+
+def constant_of(call: Call, x: Any, verb: str) -> np.ndarray:
+    number = per_channel(x, call.shape)
+    if number is None:
+        raise RefusedError(f"it {verb} constants that differ from pixel to pixel; one number per channel is supported")
+    return number
+
+
+def largest(low: Lowering, name: str, nodes: list[ir.Node], smallest: bool = False) -> ir.Node:
+    """The largest of several maps: max(x, y) = y + relu(x - y)."""
+    result = nodes[0]
+    limits = (-np.inf, 0.0) if smallest else (0.0, np.inf)
+    for node in nodes[1:]:
+        less = low.affine(f"{name}.less", node, -1.0, 0.0)
+        difference = ir.Add(f"{name}.difference", [result, less], node.shape)
+        result = ir.Add(name, [node, ir.Act(f"{name}.over", [difference], node.shape, "clamp", *limits)], node.shape)
+    return result

@@ -1,0 +1,313 @@
+"""Convolutions and products with matrices, binary where both sides are.
+
+A convolution is binary if its input has two levels (`Functions.step`) and its weights two values per output channel
+(`binary`). Levels of mid + amp * s are part of its scale, its offset, and of what taps outside the map count as.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ovsw.export import ir
+from ovsw.export.frontend.binary import TwoValues, two_values
+from ovsw.export.frontend.functions import Step, one
+from ovsw.export.frontend.lowering import Lowering, RefusedError, handles
+from ovsw.export.frontend.values import Arranged, Call, Value, array, frame, is_value
+
+Pair = tuple[int, int]
+_MOST_PAD = 1024.0  # what a tap outside may count as, in units of half the distance of the levels
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Of a convolution; `pad` is above, below, left, right, filled with `fill`."""
+
+    window: Pair
+    stride: Pair
+    dilation: Pair
+    pad: tuple[int, int, int, int]
+    fill: float = 0.0
+
+    @property
+    def extent(self) -> Pair:
+        (kh, kw), (dh, dw) = self.window, self.dilation
+        return (kh - 1) * dh + 1, (kw - 1) * dw + 1
+
+    @property
+    def symmetric(self) -> bool:
+        return self.pad[0] == self.pad[1] and self.pad[2] == self.pad[3]
+
+    @property
+    def plain(self) -> bool:
+        """Whether a node can have this padding: the same on both sides, and smaller than the window."""
+        return self.symmetric and self.pad[0] < self.extent[0] and self.pad[2] < self.extent[1]
+
+    def taken(self, x: ir.Shape) -> Pair:
+        """Height and width of the result."""
+        sizes = zip(x[1:], (self.pad[:2], self.pad[2:]), self.extent, self.stride)
+        h, w = ((n + sum(p) - e) // s + 1 for n, p, e, s in sizes)
+        return h, w
+
+
+def pair(x: Any, default: int | None = None) -> Pair:
+    values = [x] if isinstance(x, int) else list(x)
+    if not values and default is not None:
+        return default, default
+    return int(values[0]), int(values[-1])
+
+
+# Convolutions.
+
+
+@handles("convolution", "_convolution")
+def _convolution(low: Lowering, call: Call) -> ir.Node:
+    x, weight, bias, stride, padding, dilation, transposed = call.args[:7]
+    if is_value(weight) or is_value(bias):
+        raise RefusedError("a convolution whose weights depend on the image is not supported")
+    if transposed:
+        raise RefusedError("a transposed convolution is not supported; F.interpolate and a convolution are")
+    weight = array(weight)
+    if weight.ndim == 3:  # over rows of a map
+        weight = weight[:, :, None]
+        stride, padding, dilation = ([first, n[0]] for first, n in ((1, stride), (0, padding), (1, dilation)))
+    if weight.ndim != 4:
+        raise RefusedError(f"a convolution in {weight.ndim - 2} dimensions is not supported; one in two is")
+    (top, left), window = pair(padding), (weight.shape[2], weight.shape[3])
+    geometry = Geometry(window, pair(stride), pair(dilation), (top, top, left, left))
+    return _convolved(low, call, x, weight, None if bias is None else array(bias), geometry)
+
+
+@handles("pointwise")
+def _pointwise(low: Lowering, call: Call) -> ir.Node:
+    x, weight, bias = call.args
+    geometry = Geometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
+    return _convolved(low, call, x, array(weight)[:, :, None, None], None if bias is None else array(bias), geometry)
+
+
+def _convolved(
+    low: Lowering, call: Call, x: Value, weight: np.ndarray, bias: np.ndarray | None, geometry: Geometry
+) -> ir.Node:
+    inner, whole = _unpadded(low, x, geometry)
+    found = _binary(low, call, inner, weight, whole) or _binary(low, call, x, weight, geometry)
+    if found is not None:
+        return found if bias is None else low.affine(f"{call.where.name}.bias", found, 1.0, bias)
+    if whole.fill == 0 and whole.plain:
+        x, geometry = inner, whole
+    return _real(low, call, x, weight, bias, geometry)
+
+
+def _real(
+    low: Lowering, call: Call, x: Value, weight: np.ndarray, bias: np.ndarray | None, geometry: Geometry
+) -> ir.Node:
+    node = low.node(x)
+    if not geometry.plain:  # wider than the window
+        node = _padded(f"{call.where.name}.pad", node, geometry.pad)
+        geometry = replace(geometry, pad=(0, 0, 0, 0))
+    shape = (len(weight), *geometry.taken(node.shape))
+    pad = (geometry.pad[0], geometry.pad[2])
+    return ir.Conv(
+        call.where.name,
+        [node],
+        shape,
+        geometry.window,
+        geometry.stride,
+        pad,
+        weight=weight.astype(np.float32),
+        bias=bias,
+        dilation=geometry.dilation,
+    )
+
+
+def _padded(name: str, x: ir.Node, pad: tuple[int, int, int, int]) -> ir.Node:
+    """With zeros above, below, left and right."""
+    c, h, w = x.shape
+    rows, columns = (
+        np.concatenate([np.full(before, -1), np.arange(n), np.full(after, -1)])
+        for n, before, after in ((h, *pad[:2]), (w, *pad[2:]))
+    )
+    return ir.Gather(name, [x], (c, len(rows), len(columns)), np.arange(c), rows, columns)
+
+
+def _unpadded(low: Lowering, x: Value, geometry: Geometry) -> tuple[Value, Geometry]:
+    """A padded map without its padding, which becomes the convolution's if the two are of the same value."""
+    if not isinstance(x, Arranged) or x.index.ndim < 3:
+        return x, geometry
+    c, h, w = frame(x.shape)
+    constants = [s for s in x.sources if s.op == "constant"]
+    if not constants or len(constants) == len(x.sources):
+        return x, geometry
+    which, place = (a.reshape(c, h, w) for a in x.located())
+    outside = np.isin(which, [x.sources.index(s) for s in constants])
+    rows, columns = (np.flatnonzero(~outside.all(axis=axes)) for axes in ((0, 2), (0, 1)))
+    (top, bottom), (left, right) = ((r[0], n - 1 - r[-1]) for r, n in ((rows, h), (columns, w)))
+    border = np.ones((h, w), bool)
+    border[top : h - bottom, left : w - right] = False
+    values = {
+        float(v)
+        for s in constants
+        for v in np.unique(array(s.args[0]).reshape(-1)[place[:, border][which[:, border] == x.sources.index(s)]])
+    }
+    if not border.any() or len(values) != 1 or outside[:, ~border].any():
+        return x, geometry
+    fill = values.pop()
+    if any(geometry.pad) and fill != geometry.fill:
+        return x, geometry
+    index = x.index.reshape(c, h, w)[:, top : h - bottom, left : w - right]
+    inner = low.value(index.reshape(1, *index.shape), x)
+    pad = tuple(a + int(b) for a, b in zip(geometry.pad, (top, bottom, left, right)))
+    return inner, replace(geometry, pad=pad, fill=fill)  # type: ignore[arg-type]
+
+
+def _binary(low: Lowering, call: Call, x: Value, weight: np.ndarray, geometry: Geometry) -> ir.Node | None:
+    """The convolution as a binary one, if it is."""
+    step = low.functions.step(x)
+    if step is None or (geometry.fill and not any(geometry.pad)):
+        return None
+    values = two_values(weight)
+    if values is None:
+        return None
+    amp, mid = one((step.hi - step.lo) / 2), (step.hi + step.lo) / 2
+    padded = any(geometry.pad)
+    if amp.size > 1 or (mid.size > 1 and padded):
+        return None
+    outside = float((geometry.fill - mid[0]) / amp[0]) if padded else 0.0
+    if abs(outside) > _MOST_PAD:
+        return None
+    cropped = _symmetric(low.node(step.of).shape, geometry)
+    if cropped is None:
+        return None
+    symmetric, first = cropped
+    made = _dots(low, call, step, values, float(amp[0]), symmetric, _snapped(outside))
+    per_input = np.broadcast_to(mid, (low.node(step.of).shape[0],))
+    groups = len(per_input) // weight.shape[1]
+    blocks = weight.reshape(groups, -1, *weight.shape[1:]).sum(axis=(3, 4))
+    constant = np.einsum("goi,gi->go", blocks, per_input.reshape(groups, -1)).reshape(-1)
+    made = low.affine(f"{call.where.name}.level", made, 1.0, constant)
+    h, w = geometry.taken(low.node(step.of).shape)
+    if made.shape[1:] == (h, w):
+        return made
+    rows, columns = (np.arange(n) + f for n, f in zip((h, w), first))
+    return ir.Gather(f"{call.where.name}.crop", [made], (len(weight), h, w), np.arange(len(weight)), rows, columns)
+
+
+def _snapped(x: float) -> float:
+    return float(round(x)) if abs(x - round(x)) < 1e-12 else x
+
+
+def _symmetric(x: ir.Shape, geometry: Geometry) -> tuple[Geometry, Pair] | None:
+    """With as much padding on either side, and at which row and column of that one's result the wanted one begins."""
+    pads, first = [], []
+    for before, after, stride, extent in zip(geometry.pad[::2], geometry.pad[1::2], geometry.stride, geometry.extent):
+        more = 0 if before >= after else -(-(after - before) // stride)
+        pad = before + more * stride
+        if pad >= extent:
+            return None
+        pads.append(pad)
+        first.append(more)
+    return replace(geometry, pad=(pads[0], pads[0], pads[1], pads[1])), (first[0], first[1])
+
+
+def _dots(
+    low: Lowering, call: Call, step: Step, values: TwoValues, amp: float, geometry: Geometry, outside: float
+) -> ir.Node:
+    x = low.node(step.of)
+    window = values.centre * amp
+    shape = (len(values.signs), *geometry.taken(x.shape))
+
+    def dots(scale: np.ndarray, strict: bool) -> ir.BinaryConv:
+        return ir.BinaryConv(
+            call.where.name,
+            [x],
+            shape,
+            geometry.window,
+            geometry.stride,
+            (geometry.pad[0], geometry.pad[2]),
+            weight=values.signs,
+            scale=scale,
+            dilation=geometry.dilation,
+            pad_value=outside,
+            window_scale=(window if scale is whole else window / 2) if window.any() else None,
+            strict=strict,
+        )
+
+    whole = values.scale * amp
+    between = step.zero.size == 1 and step.zero[0] not in (step.lo[0], step.hi[0])
+    if between and _is_often_zero(low, step.of):  # torch.sign of sums of signs: 0 is halfway between both readings
+        return ir.Add(f"{call.where.name}.both", [dots(whole / 2, False), dots(whole / 2, True)], shape)
+    return dots(whole, step.strict)
+
+
+def _is_often_zero(low: Lowering, x: Value) -> bool:
+    """Whether a value is a sum of signs, which is 0 more than now and then."""
+    node = low.node(x)
+    while isinstance(node, (ir.MaxPool, ir.Gather, ir.Act, ir.Affine)):
+        if isinstance(node, ir.Affine) and node.offset.any():
+            return False
+        node = node.inputs[0]
+    if isinstance(node, ir.Add):
+        return all(isinstance(n, (ir.BinaryConv, ir.Act)) for n in node.inputs)
+    return isinstance(node, ir.BinaryConv) and node.weight[0].size % 2 == 0
+
+
+# Matrices.
+
+
+@handles("linear")
+def _linear(low: Lowering, call: Call) -> ir.Node:
+    x, weight, bias = call.args
+    weight, bias = array(weight), None if bias is None else array(bias)
+    made = _binary_linear(low, call, x, weight)
+    if made is not None:
+        return made if bias is None else low.affine(f"{call.where.name}.bias", made, 1.0, bias)
+    if not isinstance(x, Arranged) or all(frame(s.shape)[1:] == (1, 1) for s in x.sources):
+        return _matrix(low, call.where.name, low.node(x), weight, bias)
+    which, place = (a.reshape(-1) for a in x.located())
+    terms: list[ir.Node] = []
+    offset = np.zeros(len(weight)) if bias is None else bias
+    for i, source in enumerate(x.sources):
+        here = which == i
+        columns = np.zeros((len(weight), source.size))
+        np.add.at(columns.T, place[here], weight[:, here].T)
+        if source.op == "constant":
+            offset = offset + columns @ array(source.args[0]).reshape(-1)
+            continue
+        terms.append(_matrix(low, call.where.name, low.node(source), columns, None))
+    first = terms[0]
+    assert isinstance(first, ir.Linear)
+    if bias is not None or offset.any():
+        first.bias = offset
+    total: ir.Node = first
+    for term in terms[1:]:
+        total = ir.Add(f"{call.where.name}.sum", [total, term], term.shape)
+    return total
+
+
+def _matrix(low: Lowering, name: str, x: ir.Node, weight: np.ndarray, bias: np.ndarray | None) -> ir.Node:
+    if x.shape[1:] != (1, 1):
+        x = ir.Flatten(f"{name}.flatten", [x], (math.prod(x.shape), 1, 1))
+    return ir.Linear(name, [x], (len(weight), 1, 1), weight.astype(np.float32), bias)
+
+
+def _binary_linear(low: Lowering, call: Call, x: Value, weight: np.ndarray) -> ir.Node | None:
+    """Over all of a map, whose order the weights take."""
+    step = low.functions.step(x)
+    if step is None:
+        return None
+    source = step.of
+    order = source.order() if isinstance(source, Arranged) else None
+    if isinstance(source, Arranged) and order is not None:
+        source = source.sources[0]
+        weight = weight[:, np.argsort(order)]
+    elif not step.uniform:
+        return None
+    if not step.uniform and order is not None:
+        return None
+    shape = frame(source.shape)
+    seen = low.functions.call("seen", (), source, call)
+    low.functions.steps[seen] = replace(step, of=source)
+    geometry = Geometry(shape[1:], (1, 1), (1, 1), (0, 0, 0, 0))
+    return _binary(low, call, seen, weight.reshape(len(weight), *shape), geometry)

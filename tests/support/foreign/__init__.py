@@ -1,0 +1,15 @@
+"""Binary networks as other people write them: each is spelled in a habit of its own, none uses `ovsw.nn`.
+
+`HABITS` must be exported exactly, `HARD` exactly or with a clear refusal, `NONSENSE` must be refused in given words.
+All are seeded functions without arguments, so that a test can make the same network twice.
+"""
+
+from __future__ import annotations
+
+from support.foreign import activations, hard, nonsense, structures, weights
+from support.foreign.common import Network
+from support.foreign.nonsense import Nonsense
+
+HABITS: dict[str, Network] = {**activations.HABITS, **weights.HABITS, **structures.HABITS}
+HARD: dict[str, Network] = hard.HARD
+NONSENSE: dict[str, Nonsense] = nonsense.NONSENSE
