@@ -202,15 +202,14 @@ def _changes(before: ir.Graph, after: ir.Graph, inverted: dict[ir.Node, int]) ->
         return node
 
     def image(node: ir.Node) -> ir.Node | None:
-        """What stands for a node now: one of its own name and kind, else what has its value, else its core."""
+        """What stands for a node now: what has its value, if of its kind, else its namesake, its core, or any kind."""
         value = after.became.get(node)
-        if value in there and _kind(value) == _kind(node):
-            return take(value) if value in left[value.name, _kind(value)] else value
-        if left[node.name, _kind(node)]:
-            return left[node.name, _kind(node)].pop()
-        if value in there:
-            return take(value) if value in left[value.name, _kind(value)] else value
-        return left[node.name, "Dot"].pop() if left[node.name, "Dot"] else None
+        for kind in (_kind(node), "Dot") if isinstance(node, ir.BinaryConv) else (_kind(node),):
+            if (value not in there or _kind(value) != kind) and left[node.name, kind]:
+                return left[node.name, kind].pop()
+        if value not in there:
+            return None
+        return take(value) if value in left[value.name, _kind(value)] else value
 
     became: Counter[tuple[str, str]] = Counter()
     merged: Counter[str] = Counter()
