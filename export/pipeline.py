@@ -267,11 +267,7 @@ class Prepared:
         accuracy = None
         if images is not None:
             accuracy = measure(source.reference, self.chosen.logits, images, spec, options.max_images)
-        data = _onnx(source, spec) if target.suffix == ".onnx" else self.chosen.data
-        try:
-            bnn.replace_file(target, data)
-        except OSError as e:
-            raise ExportError(f"{target}: cannot be written: {e.strerror or e}") from None
+        size = self._store(target)
         return Report(
             output=str(target),
             arch=source.name,
@@ -285,7 +281,7 @@ class Prepared:
             numerics=self.chosen.model.numerics,
             labels=self.labels,
             layers=layers(self.chosen.model),
-            bytes=len(data),
+            bytes=size,
             parameters=source.parameters,
             verification=verification,
             integer_verification=integer_verification,
@@ -295,12 +291,18 @@ class Prepared:
             warnings=self.warnings,
         )
 
+    def _store(self, target: Path) -> int:
+        """Writes the file whole or not at all; returns its size."""
+        if target.suffix == ".onnx":
+            from ovsw.export import onnx_out
 
-def _onnx(source: Source, spec: InputSpec) -> bytes:
-    from ovsw.export import onnx_out
-
-    about = {"deployed": source.deployed, "learned_scale": source.learned_scale}
-    return onnx_out.to_bytes(source.graph, spec, source.name, about)
+            about = {"deployed": self.source.deployed, "learned_scale": self.source.learned_scale}
+            return onnx_out.write(self.source.graph, target, self.spec, self.source.name, about)
+        try:
+            bnn.replace_file(target, self.chosen.data)
+        except OSError as e:
+            raise ExportError(f"{target}: cannot be written: {e.strerror or e}") from None
+        return len(self.chosen.data)
 
 
 def _integer(

@@ -87,8 +87,9 @@ def _pool_whole_sums(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> i
 
 def _end_with_linear(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
     """Logits that are a convolution over the whole map come from the Linear that it is."""
-    plain = isinstance(node, ir.Conv) and node.window == node.inputs[0].shape[1:] and not any(node.pad)
-    if plain and node.groups == 1 and _is_last(node, users):
+    if not isinstance(node, ir.Conv) or node.groups > 1 or any(node.pad) or not _is_last(node, users):
+        return replace(node, inputs=inputs)
+    if node.window == node.inputs[0].shape[1:]:
         weight = node.weight.transpose(0, 2, 3, 1).reshape(len(node.weight), -1)
         return ir.Linear(node.name, inputs, node.shape, weight)
     return replace(node, inputs=inputs)

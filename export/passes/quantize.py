@@ -176,7 +176,8 @@ class _Quantizer:
         steps, channels = self.scales.after(op), op.value.shape[0]
         if act.kind == "step":
             low, high = (int(np.clip(np.rint(n * steps), -32768, 32767)) for n in (act.lo, act.hi))
-            if (lowered.centre < 0).any() or (lowered.centre >= 1).any():  # type: ignore[operator]
+            centre = np.asarray(lowered.centre)
+            if (centre < 0).any() or (centre >= 1).any():
                 self.refuse(act.name, "reads numbers that are not centred, a step in integers needs a scale before")
             lowered.act, lowered.clamp = "step", (low, high)
             return _Map("i16", steps, np.zeros(channels), max(abs(low), abs(high)), max(abs(low), abs(high)))
