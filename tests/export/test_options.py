@@ -13,7 +13,7 @@ import pytest
 from ovsw import Engine
 from ovsw import format as bnn
 from ovsw.export import export as export_step
-from ovsw.export.passes import build
+from ovsw.export.passes import Built, build
 
 from support import oracle
 from support.exporting import R20, TOLERANCE, VGG, Folder, assert_runs, case_of, edited, fill, state_of
@@ -124,11 +124,11 @@ def test_force_keeps_the_old_file_if_the_export_fails(folder: Folder) -> None:
 
 
 def test_a_wrong_export_is_not_written(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(*args: Any) -> tuple[bnn.Model, list[str]]:
-        model, warnings = build(*args)
-        scale = model.tensors[model.ops[5].scale or 0]
-        scale.array = -scale.array
-        return model, warnings
+    def wrong(*args: Any, **options: Any) -> Built:
+        built = build(*args, **options)
+        scale = built.model.tensors[built.model.ops[5].scale or 0]
+        scale.array = abs(scale.array) * 2
+        return built
 
     monkeypatch.setattr(sys.modules[export_step.__module__], "build", wrong)
     folder.save(state_of(R20, 10))
@@ -151,7 +151,7 @@ def test_a_wrong_export_is_not_written(folder: Folder, monkeypatch: pytest.Monke
         (("--input-size", "0"), "not a size"),
         (("--input-size", "-3"), "not a size"),
         (("--input-size", "99999"), "not a size"),
-        (("--verify", "some"), "not a count: 'some'"),
+        (("--verify", "some"), "not a number of images: 'some'"),
         (("--numerics", "magic"), "'magic'"),
         (("--zero-weights", "minus"), "'minus'"),
         (("--nonsense",), "--nonsense"),
