@@ -313,8 +313,9 @@ def _integer(
 ) -> tuple[IntegerCandidate | None, str | None]:
     """The network in integers, or why it has none."""
     widths = _widths(source, options)
+    images = None if source.deployed else given.images  # one that was trained in its arithmetic has all its scales
     try:
-        built = build(source.graph, spec.mean, spec.std, metadata, "integer", *widths, calibration=given.images)
+        built = build(source.graph, spec.mean, spec.std, metadata, "integer", *widths, calibration=images)
     except NotIntegerError as e:
         if options.numerics == "integer" or options.weights == "int8" or options.stem is not None:
             raise ExportError(f"the network cannot be exported with --numerics integer: {e}") from None

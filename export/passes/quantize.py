@@ -28,7 +28,7 @@ from ovsw.export.passes.constants import (
 )
 from ovsw.export.passes.fuse import Fused
 from ovsw.export.passes.lower import Lowered, channels_last, positions
-from ovsw.export.passes.scales import HANDS_ON, NotIntegerError, Ranges, Scales
+from ovsw.export.passes.scales import HANDS_ON, NotIntegerError, Ranges, Scales, scaled
 
 INT32 = 2**31 - 1
 WIDTHS = {"int16": 16, "int8": 8}
@@ -224,7 +224,7 @@ class _Quantizer:
             constants = _constants(zeros, zeros, weight=("bits", positive), scale=("i16", ones))
             return self.stored(op, constants, steps=1.0, peak=taps * outside, centre=np.zeros(channels))
         a, b = _scale_and_offset(op, channels)
-        free = self.for_classifier(op, float((np.abs(a) * taps + np.abs(b)).max())) if op.act is not None else None
+        free = self.for_classifier(op, scaled(op, taps)) if op.act is not None else None
         negative, residual, steps = a < 0, self.residual(op), self.scales.before(op) if free is None else free
         line = Line(np.abs(a) * steps, b * steps + residual.centre, taps)
         window = np.zeros(channels) if core.window_scale is None else a * core.window_scale * steps

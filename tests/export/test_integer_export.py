@@ -128,9 +128,8 @@ def test_streams_without_a_clamp_are_calibrated(arch: str, tmp_path: Path, capsy
         base = base[:-2]
     code, out, err = run(capsys, *base, "--numerics", "integer")
     assert code == 0
-    measured = arch != "VGGSmall_1w1a"
-    assert ("synthetic noise; --calibrate DIR measures them on images" in err) == measured
-    assert ("measured on synthetic noise" in out) == measured
+    assert "synthetic noise; --calibrate DIR measures them on images" in err
+    assert "measured on synthetic noise" in out
     assert bnn.read(target).numerics == "integer"
     images.mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (3, 70, 80, 3), np.uint8)
@@ -138,7 +137,7 @@ def test_streams_without_a_clamp_are_calibrated(arch: str, tmp_path: Path, capsy
         Image.fromarray(image).save(images / f"{i}.png")
     code, out, err = run(capsys, *base, "--force", "--calibrate", str(images), "--weights", "int8")
     assert (code, err) == (0, "")
-    assert ("measured on 3 images of" in out) == measured
+    assert "measured on 3 images of" in out
     code, _, err = run(capsys, *base, "--force", "--calibrate", str(tmp_path / "nowhere"))
     assert code == 2
     assert "--calibrate: the folder" in err
