@@ -132,6 +132,8 @@ def test_integers_say_what_a_clamp_stands_for() -> None:
     first = model.ops[0]
     assert "clamp -1..1 as {:g}..{:g}".format(*first.clamp) in e.steps[0].then
     assert e.steps[0].elements == "i16+bits"
+    lowered = build(graph, (0.5,) * 3, (0.25,) * 3, {}, "integer").lowered
+    assert explain(graph, model, lowered).steps[0].then == "offset, clamp -1..1, sign at 0, 1 is 32767.5 steps"
 
 
 def test_another_graphs_model_is_refused() -> None:
