@@ -418,7 +418,7 @@ def _then(model: bnn.Model, op: bnn.Op, fused: Fused, lowered: Lowered | None) -
         pixel = model.values[op.residual].shape != model.values[op.input].shape and op.kind == "eltwise"
         yield "+ map per channel" if pixel else "+ map"
     if fused.act is not None:
-        whole = model.numerics == "integer" and fused.act.kind in ("clamp", "step")
+        whole = lowered is None and model.numerics == "integer" and fused.act.kind in ("clamp", "step")
         yield _notes(fused.act)[0] + (" as {:g}..{:g}".format(*op.clamp) if whole else "")
     elif op.act == "clamp":
         yield _act(op.act, *op.clamp)
@@ -426,7 +426,7 @@ def _then(model: bnn.Model, op: bnn.Op, fused: Fused, lowered: Lowered | None) -
         at = _threshold(None if op.threshold is None else model.tensors[op.threshold].array)
         yield f"sign {at}" if at.startswith("at") else f"sign by {at}"
     if lowered is not None and lowered.kind in ("i16", "i32") and lowered.fused.wants_map:
-        yield f"{lowered.steps:.6g} steps"
+        yield f"1 is {lowered.steps:.6g} steps"
 
 
 # For a terminal.

@@ -17,6 +17,7 @@ from ovsw.export.explain_svg import TALLEST, svg
 from ovsw.export.passes import build
 
 from support import drawing
+from support.random_ir import random_graph
 
 SVG = "{http://www.w3.org/2000/svg}"
 GRAPHS = {
@@ -131,11 +132,24 @@ def test_integers_say_what_a_clamp_stands_for() -> None:
     first = model.ops[0]
     assert "clamp -1..1 as {:g}..{:g}".format(*first.clamp) in e.steps[0].then
     assert e.steps[0].elements == "i16+bits"
+    lowered = build(graph, (0.5,) * 3, (0.25,) * 3, {}, "integer").lowered
+    assert explain(graph, model, lowered).steps[0].then == "offset, clamp -1..1, sign at 0, 1 is 32767.5 steps"
 
 
 def test_another_graphs_model_is_refused() -> None:
     with pytest.raises(ValueError, match="the model's 9 ops are not the 11 of this graph"):
         explain(drawing.chain(11), model_of(drawing.chain(9)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_networks_are_explained_node_by_node(seed: int) -> None:
+    graph = random_graph(seed)
+    channels = graph.input_shape[0]
+    e = explain(graph, build(graph, (0.5,) * channels, (0.25,) * channels, {})[0])
+    computed = sorted(name for step in e.steps for name in step.computes)
+    assert computed == sorted(node.name for node in ir.reachable(*graph.outputs) if not isinstance(node, ir.Input))
+    assert max(map(len, table(e, verbose=True).split("\n"))) <= 120
+    assert len(list(picture(e).iter(f"{SVG}g"))) > len(e.steps)
 
 
 # The table.
