@@ -170,7 +170,7 @@ def _explain(prepared: Prepared, target: str) -> None:
     from ovsw.format import replace_file
 
     told = explain(prepared.source.graph, prepared.chosen.model, prepared.chosen.lowered)
-    print(table(told))
+    print(table(told, verbose=True))
     if target != "-":
         replace_file(target, svg(told).encode())
 

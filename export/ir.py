@@ -15,18 +15,22 @@ import numpy as np
 Shape = tuple[int, int, int]  # channels, height, width
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Node:
     name: str
     inputs: list[Node]
     shape: Shape
+
+    def __repr__(self) -> str:
+        """Without what it reads: graphs share nodes, so that their whole text may have any length."""
+        return f"<{type(self).__name__} {self.name} {self.shape}>"
 
 
 class Input(Node):
     pass
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Window(Node):
     """Anything that slides over the map."""
 
@@ -35,7 +39,7 @@ class Window(Node):
     pad: tuple[int, int]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MaxPool(Window):
     """`ceil`: the last windows may reach over the padded map, as with torch's ceil_mode."""
 
@@ -43,7 +47,7 @@ class MaxPool(Window):
     ceil: bool = False
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class AvgPool(Window):
     """`exclude_pad`: divides by the number of taps inside the map, as with torch's count_include_pad=False."""
 
@@ -51,7 +55,7 @@ class AvgPool(Window):
     exclude_pad: bool = False
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Conv(Window):
     """Weights are (out, in / groups, height, width); padded with zeros."""
 
@@ -64,19 +68,19 @@ class Conv(Window):
         return self.inputs[0].shape[0] // self.weight.shape[1]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Linear(Node):
     weight: np.ndarray
     bias: np.ndarray | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Affine(Node):
     scale: np.ndarray
     offset: np.ndarray
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ChannelPad(Node):
     before: int
     after: int
@@ -94,7 +98,7 @@ class Concat(Node):
     """The channels of all inputs, one after the other."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Gather(Node):
     """out[c, y, x] = in[channels[c], rows[y], columns[x]], or `value` where one of the three is -1.
 
@@ -107,7 +111,7 @@ class Gather(Node):
     value: float = 0.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Bilinear(Node):
     """Output row y lies between rows `rows[y]` and `rows[y] + 1`, `row_fractions[y]` (0 <= f < 1) past the first.
 
@@ -120,14 +124,14 @@ class Bilinear(Node):
     column_fractions: np.ndarray
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Softmax(Node):
     """Over the channels of each pixel; `log`: its logarithm."""
 
     log: bool = False
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Act(Node):
     """`kind` is "clamp" (lo, hi), "prelu" (slope per channel below 0, `positive` above, 1 if None), "sigmoid", or
     "step": hi where x >= 0, or x > 0 if `strict`, and lo elsewhere.
@@ -144,7 +148,7 @@ class Act(Node):
 # First group only: as the front ends make them.
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class BinaryConv(Window):
     """s = sign(input) convolved with sign(weight), times scale; plus `window_scale` times the sum of s in the window.
 
@@ -164,7 +168,7 @@ class BinaryConv(Window):
         return self.inputs[0].shape[0] // self.weight.shape[1]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Norm(Node):
     """Batch norm in eval mode."""
 
@@ -179,7 +183,7 @@ class Flatten(Node):
     """A map of more than one pixel as a vector."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Unsupported(Node):
     """Something that a front end does not know; `validate` reports all of them together."""
 
@@ -189,14 +193,14 @@ class Unsupported(Node):
 # Second group only: as folded.
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Sign(Node):
     """Bits of a map: +1 where x >= threshold[c] (0 if None), else -1."""
 
     threshold: np.ndarray | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Dot(Window):
     """The integer part of a binary convolution: bits in, dots out. `positive` is True where the weight is +1.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ovsw.export import ir
 
 _WEIGHTED = (ir.Dot, ir.Conv, ir.Linear)
+_WITH_TENSOR = (*_WEIGHTED, ir.Gather, ir.Bilinear)  # whose ops have a weight, and so no table beside it
 _OF_TWO = (ir.Mul, ir.Concat)  # cores of two maps: such ops have no residual
 _BARE = (ir.Softmax, ir.ToFloat)  # whose ops have no epilogue
 _CORES = (*_WEIGHTED, *_OF_TWO, *_BARE, ir.MaxPool, ir.AvgPool, ir.ChannelPad, ir.Gather, ir.Bilinear)
@@ -98,7 +99,7 @@ def _absorb(op: Fused, node: ir.Node, users: ir.Users) -> bool:
         op.affine = node
     elif isinstance(node, ir.Add) and not op.residual and not op.other and _main(node, users) is op.value:
         op.residual = node.inputs[1] if node.inputs[0] is op.value else node.inputs[0]
-    elif isinstance(node, ir.Act) and not (node.kind == "sigmoid" and isinstance(op.core, _WEIGHTED)):
+    elif isinstance(node, ir.Act) and not (node.kind == "sigmoid" and isinstance(op.core, _WITH_TENSOR)):
         op.act = node
     else:
         return False
