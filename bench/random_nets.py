@@ -62,15 +62,14 @@ def _resnet(b: _Builder, image: ir.Node, net: Topology, num_classes: int) -> ir.
     if net.imagenet:
         size = (x.shape[1] - 1) // 2 + 1
         x = ir.MaxPool("maxpool", [x], (cout, size, size), (3, 3), (2, 2), (1, 1))
-    pads = iter(("pad", "pad_1"))  # as torch.fx names them
     for block in net.blocks():
         short, half = x, x.shape[1] // 2
         if block.stride == 2 and net.imagenet:
             short = b.conv(f"{block.name}.downsample.0", x, block.cout, 1, 2)
         elif block.stride == 2:
-            pool = ir.AvgPool(f"{block.name}.pool", [x], (block.cin, half, half), (2, 2), (2, 2), (0, 0))
+            pool = ir.AvgPool(f"{block.name}.identity.0", [x], (block.cin, half, half), (2, 2), (2, 2), (0, 0))
             more = (block.cout - block.cin) // 2
-            short = ir.ChannelPad(next(pads), [pool], (block.cout, half, half), more, more)
+            short = ir.ChannelPad(f"{block.name}.identity.1", [pool], (block.cout, half, half), more, more)
         x = b.bconv(f"{block.name}.conv1", x, short, block.cout, block.stride)
         x = b.bconv(f"{block.name}.conv2", x, x, block.cout, 1)
     return b.head(net.spec.classifier, x, num_classes)

@@ -78,7 +78,7 @@ def measure(
 ) -> Accuracy:
     """Compares the reference in float32 with `run`, which takes uint8 (n, h, w, c), on at most `limit` images."""
     count = len(images) if limit is None else min(limit, len(images))
-    chosen = np.arange(count) * len(images) // count  # spread over all classes
+    chosen = _spread(len(images), count)
     labels = images.labels.numpy()[chosen]
     exported: list[np.ndarray] = []
     expected: list[np.ndarray] = []
@@ -88,6 +88,15 @@ def measure(
     file, torch_ = np.concatenate(exported), np.concatenate(expected)
     shares = (float((a == b).mean()) for a, b in ((torch_, labels), (file, labels), (file, torch_)))
     return Accuracy(count, *shares)
+
+
+def some_pixels(images: MemorySet | FolderSet, spec: InputSpec, most: int) -> np.ndarray:
+    """Up to so many of the images, as uint8 (n, h, w, c)."""
+    return np.concatenate(list(_batches(images, _spread(len(images), min(most, len(images))), spec)))
+
+
+def _spread(total: int, count: int) -> np.ndarray:
+    return np.arange(count) * total // count  # over all classes
 
 
 def _batches(images: MemorySet | FolderSet, chosen: np.ndarray, spec: InputSpec) -> Iterator[np.ndarray]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ovsw.datasets import IMAGE_SUFFIXES, DataError, MemorySet, open_split
+from ovsw.datasets import IMAGE_SUFFIXES, DataError, FolderSet, MemorySet, open_split
+from ovsw.export.accuracy import some_pixels
 from ovsw.export.errors import ExportError
 from ovsw.image import load_pixels
 from ovsw.networks import InputSpec
@@ -26,7 +27,13 @@ class Calibration:
     synthetic: bool = False
 
 
-def calibration(given: str | Path | np.ndarray | torch.Tensor | None, spec: InputSpec) -> Calibration:
+def calibration(
+    given: str | Path | np.ndarray | torch.Tensor | None, labelled: MemorySet | FolderSet | None, spec: InputSpec
+) -> Calibration:
+    """The images that are given, else some of the labelled ones, else synthetic ones."""
+    if given is None and labelled is not None:
+        pixels = some_pixels(labelled, spec, MOST)
+        return Calibration(spec.normalised(pixels), f"{len(pixels)} of the labelled images")
     if given is None:
         return Calibration(spec.normalised(_synthetic(spec)), "synthetic noise", synthetic=True)
     if isinstance(given, (str, Path)):

@@ -202,15 +202,14 @@ def _changes(before: ir.Graph, after: ir.Graph, inverted: dict[ir.Node, int]) ->
         return node
 
     def image(node: ir.Node) -> ir.Node | None:
-        """What stands for a node now: one of its own name and kind, else what has its value, else its core."""
+        """What stands for a node now: what has its value, if of its kind, else its namesake, its core, or any kind."""
         value = after.became.get(node)
-        if value in there and _kind(value) == _kind(node):
-            return take(value) if value in left[value.name, _kind(value)] else value
-        if left[node.name, _kind(node)]:
-            return left[node.name, _kind(node)].pop()
-        if value in there:
-            return take(value) if value in left[value.name, _kind(value)] else value
-        return left[node.name, "Dot"].pop() if left[node.name, "Dot"] else None
+        for kind in (_kind(node), "Dot") if isinstance(node, ir.BinaryConv) else (_kind(node),):
+            if (value not in there or _kind(value) != kind) and left[node.name, kind]:
+                return left[node.name, kind].pop()
+        if value not in there:
+            return None
+        return take(value) if value in left[value.name, _kind(value)] else value
 
     became: Counter[tuple[str, str]] = Counter()
     merged: Counter[str] = Counter()
@@ -419,7 +418,7 @@ def _then(model: bnn.Model, op: bnn.Op, fused: Fused, lowered: Lowered | None) -
         pixel = model.values[op.residual].shape != model.values[op.input].shape and op.kind == "eltwise"
         yield "+ map per channel" if pixel else "+ map"
     if fused.act is not None:
-        whole = model.numerics == "integer" and fused.act.kind in ("clamp", "step")
+        whole = lowered is None and model.numerics == "integer" and fused.act.kind in ("clamp", "step")
         yield _notes(fused.act)[0] + (" as {:g}..{:g}".format(*op.clamp) if whole else "")
     elif op.act == "clamp":
         yield _act(op.act, *op.clamp)
@@ -427,7 +426,7 @@ def _then(model: bnn.Model, op: bnn.Op, fused: Fused, lowered: Lowered | None) -
         at = _threshold(None if op.threshold is None else model.tensors[op.threshold].array)
         yield f"sign {at}" if at.startswith("at") else f"sign by {at}"
     if lowered is not None and lowered.kind in ("i16", "i32") and lowered.fused.wants_map:
-        yield f"{lowered.steps:.6g} steps"
+        yield f"1 is {lowered.steps:.6g} steps"
 
 
 # For a terminal.
@@ -474,7 +473,7 @@ def table(e: Explanation, verbose: bool = False) -> str:
         if verbose:
             lines += [*_wrapped(stage.says, "  "), "", _rows(stage), ""]
         count = len(stage.rows)
-    return "\n".join([*lines, *([] if verbose else [""]), _plan(e)])
+    return _cut("\n".join([*lines, *([] if verbose else [""]), _plan(e)]))
 
 
 def _wrapped(line: str, indent: str = "") -> list[str]:
@@ -483,10 +482,16 @@ def _wrapped(line: str, indent: str = "") -> list[str]:
 
 def _rows(stage: Stage) -> str:
     rows = [
-        (printable(row.name, 30), row.kind, text.dims(row.shape), printable(", ".join(row.reads), 34), row.notes)
+        (
+            printable(row.name, 30),
+            row.kind,
+            text.dims(row.shape),
+            printable(", ".join(row.reads), 34),
+            printable(row.notes),
+        )
         for row in stage.rows
     ]
-    return _cut(text.table(("node", "kind", "shape", "reads", "notes"), rows))
+    return text.table(("node", "kind", "shape", "reads", "notes"), rows)
 
 
 def _plan(e: Explanation) -> str:

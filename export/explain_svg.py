@@ -22,7 +22,9 @@ from ovsw.export.explain import Explanation, Step, amount, headline, printable
 BOX, GAP, LANE, MARGIN = 430, 46, 13, 36  # widths of a box and a lane, height between boxes
 TALLEST = 4000  # of a picture that can be split
 _SHAPE = 1.35  # height to width that looks well
-_STUB = 30
+_STUB = 30  # height of one, of the image and of results
+_BARS = 126  # width of the bars in a box
+_WIDE, _BESIDE = BOX - 36, BOX - 36 - _BARS  # of text in a box, below the bars and beside them
 
 _LOOKS = {  # class of an op: what it is called, its colour
     "binary": ("binary convolution", "#4763e4"),
@@ -44,6 +46,8 @@ _TITLES = {
     "bconv": "binary conv",
     "conv": "conv",
     "channel_pad": "channel pad",
+    "eltwise": "element by element",
+    "mul": "product",
     "log_softmax": "log softmax",
     "to_float": "to float",
 }
@@ -153,6 +157,18 @@ def fitted(words: str, size: float, room: float, strong: bool = False) -> str:
     return "\N{HORIZONTAL ELLIPSIS}"
 
 
+def wrapped(words: str, size: float, room: float, first: float | None = None) -> list[str]:
+    """Lines that fit, broken after commas; the first one may have less room."""
+    lines: list[str] = []
+    for part in words.split(", "):
+        joined = f"{lines[-1]}, {part}" if lines else part
+        if not lines or width_of(joined, size) <= (first or room if len(lines) == 1 else room):
+            lines[-1:] = [joined]
+        else:
+            lines.append(part)
+    return lines
+
+
 # What stands in the columns.
 
 
@@ -171,14 +187,19 @@ class _Item:
     y: float = 0.0
 
     @property
-    def lines(self) -> list[str]:
-        if self.step is None:
-            return []
-        return [line for line in (self.step.then, " \N{MIDDLE DOT} ".join(self.step.computes)) if line]
+    def about(self) -> list[str]:
+        """What the op does, in lines; the first one stands beside the bars."""
+        assert self.step is not None
+        core = wrapped(f"{_TITLES.get(self.step.kind, self.step.kind)} {self.step.about}".strip(), 11, _WIDE, _BESIDE)
+        return core + (wrapped(self.step.then, 11, _WIDE) if self.step.then else [])
+
+    @property
+    def computes(self) -> str:
+        return "" if self.step is None else " \N{MIDDLE DOT} ".join(self.step.computes)
 
     @property
     def height(self) -> float:
-        return _STUB if self.step is None else 46.0 + 16 * len(self.lines)
+        return _STUB if self.step is None else 30.0 + 16 * (len(self.about) + bool(self.computes))
 
     @property
     def below(self) -> float:
@@ -361,14 +382,17 @@ class _Head:
             unit = "ops" if stage.name == "fuse" else "nodes"
             x += 8 + canvas.text(x + 8, y, f"{len(stage.rows)} {unit}", 13, 120, "strong")
             start = max(x + 12, MARGIN + 92 + longest + 100)
-            canvas.text(start, y, stage.changes or stage.says, 12, room + MARGIN - start, "grey")
+            says = wrapped(stage.changes or stage.says, 12, room + MARGIN - start)
+            for i, line in enumerate(says):
+                canvas.text(start, y + 15 * i, line, 12, room + MARGIN - start, "grey")
             canvas.close()
-            y += 22
+            y += 22 + 15 * (len(says) - 1)
         return y - 22
 
     def _legend(self, canvas: _Canvas, y: float, room: float) -> float:
         x = float(MARGIN)
-        entries: list[tuple[str, str, bool]] = [(name, colour, True) for name, colour in _LOOKS.values()]
+        there = {_CLASS.get(row.kind, "each") for stage in self.e.stages for row in stage.rows}
+        entries = [(name, colour, True) for look, (name, colour) in _LOOKS.items() if look in there]
         kinds = {value.kind for value in self.e.values}
         entries += [(f"{kind} map", colour, False) for kind, colour in _MAPS.items() if kind in kinds]
         for name, colour, is_op in entries:
@@ -481,11 +505,11 @@ class _Drawing:
             y = source.bottom + 15
             if where == 0:
                 x = source.middle + 10
-                self.canvas.text(x, y, words, 10.5, 120, "grey")
+                self.canvas.text(x, y, words, 10, 101, "grey")
             elif where > 0:
-                self.canvas.text(source.x + BOX - 2, y, words, 10.5, 120, "grey", "end")
+                self.canvas.text(source.x + BOX - 2, y, words, 10, 101, "grey", "end")
             else:
-                self.canvas.text(source.x + 2, y, words, 10.5, 120, "grey")
+                self.canvas.text(source.x + 2, y, words, 10, 101, "grey")
 
     def _item(self, item: _Item) -> None:
         colour = _LOOKS[item.look][1]
@@ -500,19 +524,17 @@ class _Drawing:
         self.canvas.rect(x, y, BOX, item.height, 9, 'class="paper"')
         self.canvas.rect(x, y, BOX, item.height, 9, f'class="box" fill="{colour}" stroke="{colour}"')
         self.canvas.rect(x, y, 6, item.height, 3, f'fill="{colour}"')
-        side = 126.0
-        room = BOX - 36 - side
-        self.canvas.text(x + 18, y + 20, step.name, 13.5, room, "strong")
-        self.canvas.text(x + 18, y + 37, f"{_TITLES.get(step.kind, step.kind)} {step.about}".strip(), 11.5, room)
-        for i, line in enumerate(item.lines):
-            names = i == len(item.lines) - 1 and bool(step.computes)
-            self.canvas.text(x + 18, y + 53 + 16 * i, line, 10.5, BOX - 36, "grey" if names else "")
+        self.canvas.text(x + 18, y + 20, step.name, 13.5, _BESIDE, "strong")
+        for i, line in enumerate(item.about):
+            self.canvas.text(x + 18, y + 37 + 16 * i, line, 11, _WIDE if i else _BESIDE)
+        if item.computes:
+            self.canvas.text(x + 18, item.bottom - 9, item.computes, 10.5, _WIDE, "grey")
         for i, (name, part, most, total) in enumerate(self._bars(step)):
             at = y + 11 + 16 * i
-            self.canvas.rect(x + BOX - side - 10, at, 50, 7, 3.5, 'class="track"')
-            self.canvas.rect(x + BOX - side - 10, at, max(50 * part / most, 3), 7, 3.5, f'fill="{colour}"')
+            self.canvas.rect(x + BOX - _BARS - 10, at, 50, 7, 3.5, 'class="track"')
+            self.canvas.rect(x + BOX - _BARS - 10, at, max(50 * part / most, 3), 7, 3.5, f'fill="{colour}"')
             words = f"{part / total:.1%} {name}" if part / total >= 0.0005 else f"<0.1% {name}"
-            self.canvas.text(x + BOX - side + 46, at + 7.5, words, 9.5, side - 40, "grey")
+            self.canvas.text(x + BOX - _BARS + 46, at + 7.5, words, 9.5, _BARS - 50, "grey")
         self.canvas.close()
 
     def _bars(self, step: Step) -> Iterator[tuple[str, int, int, int]]:

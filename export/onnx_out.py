@@ -42,7 +42,8 @@ def write(
 
 def to_model(graph: ir.Graph, spec: InputSpec, name: str, about: dict[str, Any] | None = None) -> onnx.ModelProto:
     """The model of a valid graph. `about` is added to its metadata, each entry as JSON: labels, source, ..."""
-    writer = _Writer()
+    outputs = [f"output_{i}" if i else "output" for i in range(len(graph.outputs))]
+    writer = _Writer({"input", *outputs})
     for node in graph.nodes:
         writer.add(node)
     model = helper.make_model(
@@ -50,7 +51,7 @@ def to_model(graph: ir.Graph, spec: InputSpec, name: str, about: dict[str, Any] 
             writer.nodes,
             name,
             [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", *graph.input_shape])],
-            [writer.output(i, node) for i, node in enumerate(graph.outputs)],
+            [writer.output(*pair) for pair in zip(outputs, graph.outputs)],
             writer.tensors,
         ),
         opset_imports=[helper.make_opsetid("", _OPSET)],
@@ -69,10 +70,10 @@ def to_model(graph: ir.Graph, spec: InputSpec, name: str, about: dict[str, Any] 
 class _Writer:
     """Collects ONNX nodes and tensors. A map of one pixel may be held as a vector (n, channels) or as a map."""
 
-    def __init__(self) -> None:
+    def __init__(self, reserved: set[str]) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.tensors: list[onnx.TensorProto] = []
-        self.taken = {"input", "output"}
+        self.taken = reserved
         self.maps: dict[ir.Node, str] = {}
         self.vectors: dict[ir.Node, str] = {}
         self.signs: dict[tuple[ir.Node, bool], str] = {}
@@ -89,21 +90,11 @@ class _Writer:
         )
         (self.vectors if flat else self.maps)[node] = _WRITERS[type(node)](self, node, flat)
 
-    def output(self, i: int, node: ir.Node) -> onnx.ValueInfoProto:
+    def output(self, name: str, node: ir.Node) -> onnx.ValueInfoProto:
         """A result of the network: a vector if it has one pixel, else a map."""
         flat = node.shape[1:] == (1, 1)
         shape = ["batch", *(node.shape[:1] if flat else node.shape)]
-        value = self.read(node, flat)
-        name = f"output_{i}" if i else "output"
-        producer = next((p for p in self.nodes if value in p.output), None)
-        if producer is None or value.startswith("output"):
-            self.op("Identity", name, value)
-        else:  # the same value under its public name
-            for proto in self.nodes:
-                proto.input[:] = [name if n == value else n for n in proto.input]
-                proto.output[:] = [name if n == value else n for n in proto.output]
-            for values in (self.maps, self.vectors):
-                values.update((key, name) for key, n in values.items() if n == value)
+        self.nodes.append(helper.make_node("Identity", [self.read(node, flat)], [name], name=name))
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
     def read(self, node: ir.Node, flat: bool = False) -> str:
@@ -118,17 +109,19 @@ class _Writer:
         return values[node]
 
     def op(self, kind: str, name: str, *inputs: str, **attributes: Any) -> str:
-        """Adds a node; returns the name of its value, which is its own."""
-        while name in self.taken and name != "output":
-            name += "_"
-        self.taken.add(name)
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], name=name, **attributes))
-        return name
+        """Adds a node; returns the name of its value: the node's own, made unique where several nodes share it."""
+        value = self.unique(name)
+        self.nodes.append(helper.make_node(kind, list(inputs), [value], name=name, **attributes))
+        return value
 
-    def tensor(self, name: str, array: np.ndarray) -> str:
+    def unique(self, name: str) -> str:
         while name in self.taken:
             name += "_"
         self.taken.add(name)
+        return name
+
+    def tensor(self, name: str, array: np.ndarray) -> str:
+        name = self.unique(name)
         self.tensors.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
         return name
 

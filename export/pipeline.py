@@ -17,9 +17,10 @@ import torch
 from torch import nn
 
 from ovsw import format as bnn
+from ovsw.datasets import FolderSet, MemorySet
 from ovsw.export import ir
 from ovsw.export.accuracy import Accuracy, measure, open_images
-from ovsw.export.calibration import calibration
+from ovsw.export.calibration import Calibration, calibration
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import checkpoint as checkpoint_file
 from ovsw.export.frontend import pt2, python_file, torch_module
@@ -226,6 +227,7 @@ def prepare(source: Source, options: ExportOptions, as_onnx: bool = False) -> Pr
     """Validates and builds what a source becomes. Raises ExportError, which lists all that cannot be exported."""
     _check_choices(options)
     warnings = source.warnings + validate(source.graph, options.zero_weights)
+    images = None if options.images is None else open_images(Path(options.images), source.num_classes)
     spec = _input(source, options)
     names = _labels(source, spec)
     metadata = {**spec.metadata(source.name, source.num_classes, names), **_meaning(source.graph)}
@@ -236,9 +238,10 @@ def prepare(source: Source, options: ExportOptions, as_onnx: bool = False) -> Pr
     if options.numerics != "float" and not as_onnx:
         if spec.labels in BUILTIN:
             metadata = {**metadata, "labels": spec.labels}
-        integer, reason = _integer(source, spec, metadata, options)
+        given = calibration(options.calibration, images, spec)
+        integer, reason = _integer(source, spec, metadata, options, given)
         warnings += integer.warnings if integer else []
-    return Prepared(source, options, spec, len(names), floats, integer, reason, warnings)
+    return Prepared(source, options, spec, images, len(names), floats, integer, reason, warnings)
 
 
 @dataclass
@@ -248,6 +251,7 @@ class Prepared:
     source: Source
     options: ExportOptions
     spec: InputSpec
+    images: MemorySet | FolderSet | None
     labels: int
     floats: Candidate
     integer: IntegerCandidate | None
@@ -261,17 +265,12 @@ class Prepared:
     def write(self, target: Path) -> Report:
         """Raises VerifyError if engine and original do not agree, and then writes nothing."""
         source, options, spec, integer = self.source, self.options, self.spec, self.integer
-        images = None if options.images is None else open_images(Path(options.images), source.num_classes)
         verification = verify(source, self.floats, options.verify)  # that the network was read right
         integer_verification = verify_integer(source, spec, integer, options.verify) if integer else None
         accuracy = None
-        if images is not None:
-            accuracy = measure(source.reference, self.chosen.logits, images, spec, options.max_images)
-        data = _onnx(source, spec) if target.suffix == ".onnx" else self.chosen.data
-        try:
-            bnn.replace_file(target, data)
-        except OSError as e:
-            raise ExportError(f"{target}: cannot be written: {e.strerror or e}") from None
+        if self.images is not None:
+            accuracy = measure(source.reference, self.chosen.logits, self.images, spec, options.max_images)
+        size = self._store(target)
         return Report(
             output=str(target),
             arch=source.name,
@@ -285,7 +284,7 @@ class Prepared:
             numerics=self.chosen.model.numerics,
             labels=self.labels,
             layers=layers(self.chosen.model),
-            bytes=len(data),
+            bytes=size,
             parameters=source.parameters,
             verification=verification,
             integer_verification=integer_verification,
@@ -295,22 +294,28 @@ class Prepared:
             warnings=self.warnings,
         )
 
+    def _store(self, target: Path) -> int:
+        """Writes the file whole or not at all; returns its size."""
+        if target.suffix == ".onnx":
+            from ovsw.export import onnx_out
 
-def _onnx(source: Source, spec: InputSpec) -> bytes:
-    from ovsw.export import onnx_out
-
-    about = {"deployed": source.deployed, "learned_scale": source.learned_scale}
-    return onnx_out.to_bytes(source.graph, spec, source.name, about)
+            about = {"deployed": self.source.deployed, "learned_scale": self.source.learned_scale}
+            return onnx_out.write(self.source.graph, target, self.spec, self.source.name, about)
+        try:
+            bnn.replace_file(target, self.chosen.data)
+        except OSError as e:
+            raise ExportError(f"{target}: cannot be written: {e.strerror or e}") from None
+        return len(self.chosen.data)
 
 
 def _integer(
-    source: Source, spec: InputSpec, metadata: dict[str, Any], options: ExportOptions
+    source: Source, spec: InputSpec, metadata: dict[str, Any], options: ExportOptions, given: Calibration
 ) -> tuple[IntegerCandidate | None, str | None]:
     """The network in integers, or why it has none."""
-    given = calibration(options.images if options.calibration is None else options.calibration, spec)
     widths = _widths(source, options)
+    images = None if source.deployed else given.images  # one that was trained in its arithmetic has all its scales
     try:
-        built = build(source.graph, spec.mean, spec.std, metadata, "integer", *widths, calibration=given.images)
+        built = build(source.graph, spec.mean, spec.std, metadata, "integer", *widths, calibration=images)
     except NotIntegerError as e:
         if options.numerics == "integer" or options.weights == "int8" or options.stem is not None:
             raise ExportError(f"the network cannot be exported with --numerics integer: {e}") from None

@@ -12,14 +12,6 @@ namespace {
 
 constexpr std::size_t kMaxArena = std::size_t(1) << 31;
 
-// Whether only the portable kernels know all parts of an op's epilogue.
-bool needs_portable(const Graph& graph, const Op& op) {
-  const bool convolves = op.core == Core::kBconv || op.core == Core::kConv || op.core == Core::kConvPixels;
-  return graph.numerics == Numerics::kInteger && convolves &&
-         (op.act == Act::kStep || op.constant<std::int16_t>(kThreshold) || op.constant<std::int16_t>(kPositive) ||
-          op.constant<std::int16_t>(kWindow));
-}
-
 class Planner {
  public:
   Planner(const Graph& graph, const KernelTable& table) : graph_(graph), table_(table) {}
@@ -42,8 +34,7 @@ class Planner {
 
  private:
   Step step(const Op& op) {
-    const KernelTable& table = needs_portable(graph_, op) ? choose_table("portable") : table_;
-    const Kernel& kernel = table.kernel(graph_.numerics, op.core);
+    const Kernel& kernel = table_.kernel(graph_.numerics, op.core);
     plan_->scratch_bytes = std::max(plan_->scratch_bytes, kernel.scratch_bytes(op.shape));
     plan_->borders.push_back(make_border(graph_, op));
     KernelArgs args{};

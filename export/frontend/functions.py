@@ -36,6 +36,7 @@ _NOT_NEGATIVE = names("abs relu sqrt square std var linalg_vector_norm norm exp 
 _KEEPS_BOUNDS = names("max_pool2d_with_indices amax amin max min mean adaptive_max_pool2d")
 _POOLS_MAX = names("max_pool2d_with_indices adaptive_max_pool2d")
 _BINARY = names("mul div maximum minimum heaviside copysign")
+_ACTIVATIONS = names("relu leaky_relu _prelu_kernel rrelu_with_noise hardtanh relu6 clamp clamp_min clamp_max")
 _LOGIC = {
     "logical_and": np.logical_and,
     "logical_or": np.logical_or,
@@ -75,8 +76,15 @@ class _Sum:
 
 
 class Functions:
-    def __init__(self, recording: Recording) -> None:
-        self.next = recording.numbers
+    """All values of a recording as functions of others.
+
+    `near` sees them as functions of the activations that nodes compute anyway: what is the sign of a clamped stream is
+    better not the sign of what the clamp reads, which then would have to be kept as well.
+    """
+
+    def __init__(self, recording: Recording, whole: Functions | None = None) -> None:
+        self.next, self.whole = recording.numbers, whole
+        self.near = Functions(recording, self) if whole is None else None
         self.sums: dict[Value, _Sum] = {}
         self.known: dict[Value, tuple[Value, Piecewise]] = {}
         self.lines: dict[Value, list[Value]] = {}
@@ -88,6 +96,8 @@ class Functions:
 
     def call(self, op: str, args: tuple[Any, ...], like: Value, call: Value, **more: Any) -> Call:
         """An operation that the network does not have, of the shape of `like`, named as `call`."""
+        if self.whole is not None:
+            return self.whole.call(op, args, like, call, **more)
         new = Call(op, args, {}, like.shape, call.where, self.next, **more)
         self.next += new.size
         return new
@@ -162,6 +172,8 @@ class Functions:
         if value not in total.terms:
             return self._of_sum(value, total)
         op, x = value.op, value.args[0] if value.args else None
+        if self.whole is not None and op in _ACTIVATIONS and is_value(x) and not self.of(x)[1].is_step:
+            return None
         if op in _POOLS_MAX and value.output == 0:
             return self._pooled(value)
         if op == "where":
@@ -362,7 +374,8 @@ class Functions:
     def step(self, value: Value) -> Step | None:
         """A value of two levels as the sign of another one that the network has, or of one that is shifted."""
         if value not in self.steps:
-            self.steps[value] = self._step(value)
+            near = None if self.near is None else self.near.step(value)
+            self.steps[value] = near or self._step(value)
         return self.steps[value]
 
     def _step(self, value: Value) -> Step | None:

@@ -48,18 +48,21 @@ def source(path: Path) -> Source:
 
 
 def rejoined(graph: ir.Graph) -> ir.Graph:
-    """Binary convolutions whole again that `onnx_out` has written as several operations, told by their names."""
+    """Nodes whole again that `onnx_out` has written as several operations, told by their names."""
     return ir.rewrite(graph, _rejoined)
 
 
 def _rejoined(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
     x = inputs[0] if inputs else None
     whole = replace(node, inputs=inputs)
-    if not isinstance(x, ir.BinaryConv) or any(len(users[source]) != 1 for source in node.inputs):
+    if any(len(users[source]) != 1 for source in node.inputs):
         return whole
-    if isinstance(node, ir.Affine) and node.name == f"{x.name}.scaled":
+    if isinstance(node, ir.Affine) and isinstance(x, ir.Affine) and x.name == f"{node.name}.scaled":
+        joins = (node.scale == 1).all() and (x.offset == 0).all()
+        return replace(x, name=node.name, offset=node.offset) if joins else whole
+    if isinstance(node, ir.Affine) and isinstance(x, ir.BinaryConv) and node.name == f"{x.name}.scaled":
         return replace(x, scale=node.scale) if (x.scale == 1).all() and (node.offset == 0).all() else whole
-    if isinstance(node, ir.Add) and node.name == f"{x.name}.sum":
+    if isinstance(node, ir.Add) and isinstance(x, ir.BinaryConv) and node.name == f"{x.name}.sum":
         ones = inputs[1]
         if not isinstance(ones, ir.BinaryConv) or ones.name != f"{x.name}.window":
             return whole

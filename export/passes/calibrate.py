@@ -27,9 +27,10 @@ def measured(graph: ir.Graph, images: np.ndarray, nodes: Sequence[ir.Node]) -> d
         channels = images.shape[1]
         model = pack(ops, part, (0.0,) * channels, (1.0,) * channels, {})
         engine = Engine(bnn.to_bytes(model))
+        ends = np.cumsum([np.prod(node.shape) for node in part])[:-1]
         for image in images:
             found = engine.run(image)
-            maps = found if isinstance(found, tuple) else (found,)
-            for node, values in zip(part, maps):
+            flat = np.concatenate([np.ravel(values) for values in (found if isinstance(found, tuple) else (found,))])
+            for node, values in zip(part, np.split(flat, ends)):
                 largest[node] = max(largest[node], float(np.abs(values).max()))
     return largest

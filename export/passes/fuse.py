@@ -61,9 +61,9 @@ def fuse(graph: ir.Graph, apart: bool = False) -> list[Fused]:
     by_value = {op.value: op for op in ops}
     for node in graph.nodes:
         if isinstance(node, ir.Sign):  # an op stores the bits of one sign; others are ops of their own
-            op = by_value.get(node.inputs[0])
-            if op is not None and op.sign is None:
-                op.sign = node
+            writer = by_value.get(node.inputs[0])
+            if writer is not None and writer.sign is None:
+                writer.sign = node
             else:
                 ops.append(Fused(None, node.inputs[0], node, sign=node))
     read = {node for op in ops for node in op.reads} | set(graph.outputs)

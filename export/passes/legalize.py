@@ -22,8 +22,8 @@ _IN_FLOAT = (ir.Linear, ir.ToFloat, ir.Softmax)  # what integer files compute in
 def legalize(graph: ir.Graph, numerics: str) -> ir.Graph:
     if numerics == "float":
         return ir.rewrite(graph, _pool_sums)
-    rules = (_pool_clamps, _pool_whole_sums, _end_with_linear, _linear_inside, _read_pixels(), _scale_by_average)
-    for rule in rules:
+    pools, ends = (_pool_clamps, _pool_whole_sums), (_end_with_linear, _linear_inside)
+    for rule in (*pools, *ends, _read_pixels(), _scale_by_average, _centre):
         graph = ir.rewrite(graph, rule)
     return _end_in_float(graph)
 
@@ -87,8 +87,9 @@ def _pool_whole_sums(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> i
 
 def _end_with_linear(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
     """Logits that are a convolution over the whole map come from the Linear that it is."""
-    plain = isinstance(node, ir.Conv) and node.window == node.inputs[0].shape[1:] and not any(node.pad)
-    if plain and node.groups == 1 and _is_last(node, users):
+    if not isinstance(node, ir.Conv) or node.groups > 1 or any(node.pad) or not _is_last(node, users):
+        return replace(node, inputs=inputs)
+    if node.window == node.inputs[0].shape[1:]:
         weight = node.weight.transpose(0, 2, 3, 1).reshape(len(node.weight), -1)
         return ir.Linear(node.name, inputs, node.shape, weight)
     return replace(node, inputs=inputs)
@@ -128,9 +129,26 @@ def _scale_by_average(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> 
     """Scaling is an average over one pixel where the op before cannot scale."""
     if isinstance(node, ir.Affine):
         source = node.inputs[0]
-        if not isinstance(source, _SCALING) or len(users[source]) != 1:
+        wide = isinstance(source, ir.Mul) and node.offset.any()  # 32 bits do not hold the offset of a product
+        if not isinstance(source, _SCALING) or len(users[source]) != 1 or wide:
             inputs = [ir.AvgPool(node.name, inputs, node.shape, (1, 1), (1, 1), (0, 0))]
     return replace(node, inputs=inputs)
+
+
+def _centre(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
+    """Where slopes or steps read numbers that are off by half a step, an average over one pixel puts them right."""
+    if isinstance(node, ir.Act) and node.kind in ("prelu", "step") and not _is_centred(node.inputs[0]):
+        inputs = [ir.AvgPool(f"{node.name}.centred", inputs, node.shape, (1, 1), (1, 1), (0, 0))]
+    return replace(node, inputs=inputs)
+
+
+def _is_centred(node: ir.Node) -> bool:
+    """Whether an op with a shift of its own computes the node, or what it hands on."""
+    if isinstance(node, ir.Add):
+        return node.inputs[0].shape == node.inputs[1].shape  # one term's op, or one that is made for it
+    if isinstance(node, (ir.MaxPool, ir.Bilinear)) or (isinstance(node, ir.Act) and node.kind in ("clamp", "prelu")):
+        return not isinstance(node.inputs[0], ir.Add) and _is_centred(node.inputs[0])
+    return isinstance(node, (ir.Affine, ir.Conv, ir.AvgPool, ir.Mul))
 
 
 def _end_in_float(graph: ir.Graph) -> ir.Graph:

@@ -28,7 +28,7 @@ from ovsw.export.passes.constants import (
 )
 from ovsw.export.passes.fuse import Fused
 from ovsw.export.passes.lower import Lowered, channels_last, positions
-from ovsw.export.passes.scales import HANDS_ON, NotIntegerError, Ranges, Scales
+from ovsw.export.passes.scales import HANDS_ON, NotIntegerError, Ranges, Scales, scaled
 
 INT32 = 2**31 - 1
 WIDTHS = {"int16": 16, "int8": 8}
@@ -37,6 +37,7 @@ _KIND = {16: "i16", 8: "i8"}
 _FEW = 5  # fraction bits of what a classifier reads; fewer are reported
 _LIMIT = 32768  # the largest |x| of an i16 that is not clamped
 _NARROW = (-8192, 8191)  # what is clamped for a convolution that reads it
+_KEEPING = (ir.MaxPool, ir.ChannelPad, ir.Gather, ir.Concat)  # cores whose result is bounded as their input is
 _SLOPE = 1 << 14  # a slope of 1
 
 
@@ -49,6 +50,7 @@ class _Map:
     centre: np.ndarray  # per channel
     limit: int = _LIMIT
     peak: float = _LIMIT
+    from_zero: bool = False  # 0 is the lower end of a clamp and stands for 0 itself
 
 
 def quantize(
@@ -154,13 +156,13 @@ class _Quantizer:
             middle = float(centre[0]) if (centre == centre[0]).all() else 0.5
             lo, hi = (int(np.clip(np.rint(n * steps - middle), -32768, 32767)) for n in (op.act.lo, op.act.hi))
             lowered.act, lowered.clamp = "clamp", self.narrowed(op, lo, hi)
-        elif not isinstance(op.core, HANDS_ON) or op.residual is not None:
+        elif not isinstance(op.core, _KEEPING) or op.residual is not None:
             lo, hi = self.narrowed(op, -32768, 32767)
             if (lo, hi) == _NARROW:
                 lowered.act, lowered.clamp = "clamp", (lo, hi)
         if lowered.act == "clamp":
             lo, hi = (int(n) for n in lowered.clamp)
-            known = _Map("i16", steps, centre, max(abs(lo), abs(hi)), max(abs(lo + 0.5), abs(hi + 0.5)))
+            known = _Map("i16", steps, centre, max(abs(lo), abs(hi)), max(abs(lo + 0.5), abs(hi + 0.5)), lo == 0)
         lowered.steps, lowered.centre = known.steps, known.centre
         self.maps[op.value] = known
         self.binarised(op, lowered)
@@ -174,7 +176,8 @@ class _Quantizer:
         steps, channels = self.scales.after(op), op.value.shape[0]
         if act.kind == "step":
             low, high = (int(np.clip(np.rint(n * steps), -32768, 32767)) for n in (act.lo, act.hi))
-            if (lowered.centre < 0).any() or (lowered.centre >= 1).any():  # type: ignore[operator]
+            centre = np.asarray(lowered.centre)
+            if (centre < 0).any() or (centre >= 1).any():
                 self.refuse(act.name, "reads numbers that are not centred, a step in integers needs a scale before")
             lowered.act, lowered.clamp = "step", (low, high)
             return _Map("i16", steps, np.zeros(channels), max(abs(low), abs(high)), max(abs(low), abs(high)))
@@ -190,6 +193,8 @@ class _Quantizer:
         known = self.maps[op.value]
         wanted = 0.0 if op.sign.threshold is None else op.sign.threshold
         threshold = np.clip(np.ceil(wanted * known.steps - known.centre), -32768, 32767).astype(np.int64)
+        if known.from_zero:
+            threshold = np.where((threshold == 0) & (np.asarray(wanted) > 0), 1, threshold)
         if threshold.any():
             lowered.constants["threshold"] = ("i16", threshold)
 
@@ -219,7 +224,7 @@ class _Quantizer:
             constants = _constants(zeros, zeros, weight=("bits", positive), scale=("i16", ones))
             return self.stored(op, constants, steps=1.0, peak=taps * outside, centre=np.zeros(channels))
         a, b = _scale_and_offset(op, channels)
-        free = self.for_classifier(op, float((np.abs(a) * taps + np.abs(b)).max())) if op.act is not None else None
+        free = self.for_classifier(op, scaled(op, taps)) if op.act is not None else None
         negative, residual, steps = a < 0, self.residual(op), self.scales.before(op) if free is None else free
         line = Line(np.abs(a) * steps, b * steps + residual.centre, taps)
         window = np.zeros(channels) if core.window_scale is None else a * core.window_scale * steps
@@ -363,8 +368,10 @@ class _Quantizer:
             return self.avgpool(op, op.core)
         lowered = self.stored(op, constants, source.steps, peak, centre)
         lowered.pad_value = empty
-        if op.act is None and op.residual is None and core is not None:
-            self.maps[op.value].limit = limit
+        if op.act is None and op.residual is None:
+            self.maps[op.value].from_zero = source.from_zero
+            if isinstance(core, _KEEPING):
+                self.maps[op.value].limit = limit
         return lowered
 
     def to_float(self, op: Fused) -> Lowered:

@@ -20,6 +20,7 @@ from ovsw.export.passes.fuse import Fused
 TOP = 32767.5  # steps of a group's largest number: 16 bits, centred
 READ_TOP = 8191.5  # the same where a real convolution reads it
 HEADROOM = 1.25  # by which numbers may be larger than any that was measured
+COARSE = 1024.0  # results whose size is known, but no more, leave too few bits beyond this
 STATIC = 8.0  # a clamp up to here is taken at its word; a wider one is measured
 SIGMOID = 16.0  # beyond this a sigmoid is 0 or 1
 
@@ -47,7 +48,7 @@ class Scales:
     """The steps of all ops. Raises NotIntegerError if something has to be measured and `ranges` is None."""
 
     def __init__(self, ops: list[Fused], ranges: Ranges | None) -> None:
-        self.ops = ops
+        self.ops, self.ranges = ops, ranges
         self.by_value = {op.value: op for op in ops}
         self.readers: dict[ir.Node, list[Fused]] = defaultdict(list)  # of each map, once per reading
         for op in ops:
@@ -60,7 +61,7 @@ class Scales:
         self.raw = self._raw_dots()
         for op in ops:
             self._contribute(op)
-        self._measure(ranges)
+        self._measure()
 
     def before(self, op: Fused) -> float:
         """Steps of the sum that an op's activation reads."""
@@ -185,18 +186,28 @@ class Scales:
         bounded = isinstance(op.core, ir.AvgPool) or (isinstance(op.core, ir.Dot) and op.act is not None)
         alone = bounded and op.residual is None and op.sign is None and bool(readers)
         prelu = op.act is None or (op.act.kind == "prelu" and op.act.positive is None)
-        return alone and prelu and all(isinstance(reader.core, ir.Linear) for reader in readers)
+        coarse = self.ranges is not None and self._largest(op) > COARSE
+        return alone and prelu and not coarse and all(isinstance(reader.core, ir.Linear) for reader in readers)
 
-    def _measure(self, ranges: Ranges | None) -> None:
+    def _largest(self, op: Fused) -> float:
+        """The largest number that an op can give by what is known of its input; 0 if nothing is."""
+        if isinstance(op.core, ir.Dot):
+            return scaled(op, op.core.positive[0].size)
+        source = self.by_value.get(op.source)
+        if source is not None and self._group("after", source) in self.raw:
+            return scaled(op, max(o.core.positive[0].size for o in self._group("after", source).ops if _is_raw(o)))  # type: ignore[union-attr]
+        return scaled(op, self.bound(op.source) or 0.0)
+
+    def _measure(self) -> None:
         asked = {node: op for group in self._groups.values() for node, op in group.asked.items()}
         if not asked:
             return
-        if ranges is None:
+        if self.ranges is None:
             op = next(iter(asked.values()))
             raise NotIntegerError(
                 f"{op.name}: its result is not clamped, integers need calibration images for its scale"
             )
-        found = ranges(list(asked))
+        found = self.ranges(list(asked))
         for group in self._groups.values():
             for node, op in group.asked.items():
                 largest = found[node] * HEADROOM
@@ -214,6 +225,13 @@ class Scales:
         if not group.asked:
             largest = max(1.0, largest)
         return (READ_TOP if group.read and group.free else TOP) / largest
+
+
+def scaled(op: Fused, largest: float) -> float:
+    """The largest result of scaling sums of at most so much."""
+    if op.affine is None:
+        return largest
+    return float((np.abs(op.affine.scale) * largest + np.abs(op.affine.offset)).max())
 
 
 def _summed(op: Fused) -> ir.Node:

@@ -219,32 +219,43 @@ GatherFn gather_fn(const Shape& s, const Layout& l) {
   return gather_any;
 }
 
-// The ones of a gathered patch of a tile of `pixels`; a tail is there several times.
-std::int32_t count_patch(const Layout& l, const std::uint8_t* patch, int pixels) {
-  std::uint32_t repeated = 0;
-  if (l.tail) {
-    repeated = vaddvq_u8(vcntq_u8(vld1q_u8(patch)));
-    patch += pixels * kVector;
+// Twice the ones of the patches of a tile of `pixels`. Always kTile of them: after the last one comes something else.
+void count_ones(const Layout& l, const std::uint8_t* patches, int pixels, std::int32_t* twice) {
+  alignas(16) std::uint8_t once[kVector] = {};  // of a tail that is repeated
+  std::memset(once, 0xff, std::size_t(l.tail));
+  uint8x16_t mask = vld1q_u8(once);
+  uint32x4_t sum[kTile];
+  Unroll<kTile>::run([&](int p) OVSW_INLINE_LAMBDA { sum[p] = vdupq_n_u32(0); });
+  for (int i = l.tail ? -1 : 0; i < l.vectors; ++i, patches += pixels * kVector) {
+    if (i == 0) mask = vdupq_n_u8(0xff);
+    Unroll<kTile>::run([&](int p) OVSW_INLINE_LAMBDA {
+      const uint8x16_t x = vandq_u8(vld1q_u8(patches + p * kVector), mask);
+      sum[p] = vpadalq_u16(sum[p], vpaddlq_u8(vcntq_u8(x)));
+    });
   }
-  uint32x4_t sum = vdupq_n_u32(0);
-  for (int i = 0; i < l.vectors; ++i) sum = vpadalq_u16(sum, vpaddlq_u8(vcntq_u8(load_step(patch, pixels * kVector))));
-  return std::int32_t(vaddvq_u32(sum) + repeated * unsigned(l.tail) / kVector);
+  Unroll<2>::run([&](int h) OVSW_INLINE_LAMBDA {
+    const uint32x4_t a = vpaddq_u32(sum[4 * h], sum[4 * h + 1]), b = vpaddq_u32(sum[4 * h + 2], sum[4 * h + 3]);
+    vst1q_s32(twice + 4 * h, vreinterpretq_s32_u32(vshlq_n_u32(vpaddq_u32(a, b), 1)));
+  });
 }
 
 // The bases of a tile and what the window scale adds to them, in `to`, padded_channels(out_c) per pixel.
 void add_window(const Layout& l, Tile& t, int pixels, std::int32_t* to) {
   const KernelArgs& a = *t.args;
-  const int channels = a.last_channel - a.first_channel;
-  for (int p = 0; p < pixels; ++p, to += padded_channels(a.shape.out_c)) {
-    const std::int32_t ones = 2 * count_patch(l, t.patches + p * kVector, pixels);
-    const std::int16_t* scale = a.constant<std::int16_t>(kWindow) + a.first_channel;
+  const std::int16_t* window = a.constant<std::int16_t>(kWindow) + a.first_channel;
+  const int channels = a.last_channel - a.first_channel, stride = padded_channels(a.shape.out_c);
+  std::int32_t twice[kTile];
+  count_ones(l, t.patches, pixels, twice);
+  for (int p = 0; p < pixels; ++p, to += stride) {
     const std::int32_t* base = t.base[p];
-    for (int c = 0; c < channels; c += kPanel) {
-      const int16x8_t n = vld1q_s16(scale + c);
-      const int32x4_t low = vmovl_s16(vget_low_s16(n)), high = vmovl_high_s16(n);
-      store_pair(to + c, vmlaq_n_s32(vld1q_s32(base + c), low, ones), vmlaq_n_s32(vld1q_s32(base + c + 4), high, ones));
-    }
+    const int32x4_t ones = vdupq_n_s32(twice[p]);
     t.base[p] = to;
+    for (int c = 0; c < channels; c += kPanel) {
+      const int16x8_t n = vld1q_s16(window + c);
+      int32x4_t low, high;
+      load_step(low, high, base);
+      store_pair(to + c, vmlaq_s32(low, vmovl_s16(vget_low_s16(n)), ones), vmlaq_s32(high, vmovl_high_s16(n), ones));
+    }
   }
 }
 

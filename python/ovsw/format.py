@@ -368,11 +368,11 @@ def from_bytes(data: bytes) -> Model:
     if not isinstance(metadata, dict):
         raise FormatError("metadata is not a JSON object")
     more_outputs = list(struct.unpack_from(f"<{(header_size - HEADER.size) // 4}I", data, HEADER.size))
-    for i, index in enumerate(more_outputs, 1):
+    for index in more_outputs:
         if index >= n_values:
-            raise FormatError(f"output {i} is value {index}, there are {n_values}")
-        if index in (output, *more_outputs[: i - 1]):
-            raise FormatError(f"output {i} is value {index}, which is an output already")
+            raise FormatError(f"a further output is value {index}, there are {n_values}")
+    if len({output, *more_outputs}) <= len(more_outputs):
+        raise FormatError("an output is named twice")
     for what, index, n in (("output", output, n_values), ("mean", mean, n_tensors), ("std", std, n_tensors)):
         if index >= n:
             raise FormatError(f"header field {what} is {index}, there are {n}")

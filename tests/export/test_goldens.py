@@ -16,7 +16,6 @@ from support.exporting import TOLERANCE, Folder
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 OVSW_GOLDENS = ("ResNet18_1w1a", "cResNet18_1w1a", "cResNet20_1w1a", "cResNet20_1w1a_sfTrue", "VGGSmall_1w1a")
-FOREIGN_GOLDENS = ("RBNN_resnet20_bireal_cifar10", "AdaBin_resnet18_cifar100")
 
 
 def assert_golden(model: Path, io: dict[str, np.ndarray]) -> None:
@@ -60,12 +59,3 @@ def test_oracle_is_the_reference(name: str) -> None:
     x = oracle.prepare(arch, io["x_u8"], io["mean"], io["std"])[:1]
     assert np.abs(oracle.logits(arch, checkpoint["state_dict"], x) - io["logits64"][:1]).max() < 1e-11
     assert np.abs(oracle.min_margin(arch, checkpoint["state_dict"], x) - io["min_margin"][:1]).max() < 1e-11
-
-
-@pytest.mark.parametrize("name", FOREIGN_GOLDENS)
-def test_other_families_are_refused(name: str, folder: Folder) -> None:
-    """Some of their keys are ours with other semantics: an export would run and be wrong."""
-    checkpoint, _ = oracle.golden(shared("golden", f"{name}.npz"))
-    folder.save({"state_dict": checkpoint["state_dict"]})
-    folder.refuses("c.pth")
-    folder.checkpoint.unlink()

@@ -75,9 +75,9 @@ def test_the_largest_weights_of_a_stem(stem: str, isa: str) -> None:
 def test_random_networks_are_the_exported_ones(name: str) -> None:
     arch = {"resnet18": "ResNet18_1w1a", "resnet34": "ResNet34_1w1a", "cresnet20": R20}[name]
     mean, std = normalisation(arch)
-    state = state_of(arch, 32)
-    exported, _ = integer_model(loaded(arch, state, 32), (3, 32, 32), mean, std)
-    random_one = random_resnet(name, num_classes=10, size=32, numerics="integer")
+    size = 64  # at which the last map is more than a pixel
+    exported, _ = integer_model(loaded(arch, state_of(arch, size), size), (3, size, size), mean, std)
+    random_one = random_resnet(name, num_classes=10, size=size, numerics="integer")
     assert random_one.ops == exported.ops
     assert random_one.values == exported.values
     assert [(t.dtype, t.shape) for t in random_one.tensors] == [(t.dtype, t.shape) for t in exported.tensors]
@@ -112,48 +112,50 @@ def test_integer_is_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[st
     code, out, _ = run(capsys, str(checkpoint), "-o", str(target), "--force", "--weights", "int8", "--verify", "1")
     assert code == 0
     assert "numerics integer" in out
-    assert "simulation's bits on 1 random images" in out
+    assert "simulation's bits on 1 images" in out
     assert bnn.read(target).tensors[bnn.read(target).ops[-1].weight or 0].dtype == "i8"
     code, out, _ = run(capsys, str(checkpoint), "-o", str(target), "--force", "--numerics", "float", "--verify", "1")
     assert code == 0
     assert bnn.read(target).version == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("arch", "reason"),
-    [
-        ("cResNet18_1w1a", "conv1: its result is not clamped"),
-        ("ReActResNet18_1w1a", "conv1: its result is not clamped"),
-    ],
-)
-def test_auto_falls_back_to_float(arch: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint, target = tmp_path / "c.pth", tmp_path / "m.bnn"
+@pytest.mark.parametrize("arch", ["cResNet18_1w1a", "ReActResNet18_1w1a", "VGGSmall_1w1a", "BiRealNet18_1w1a"])
+def test_streams_without_a_clamp_are_calibrated(arch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint, target, images = tmp_path / "c.pth", tmp_path / "m.bnn", tmp_path / "images"
     torch.save(create(arch, 10).state_dict(), checkpoint)
-    base = (str(checkpoint), "-o", str(target), "--verify", "1", "--zero-weights", "plus")
-    for options in (("--numerics", "integer"), ("--weights", "int8"), ("--stem", "int8")):
-        code, out, err = run(capsys, *base, *options)
-        assert (code, out) == (2, "")
-        assert reason in err
-        assert not target.exists()
-    code, _, err = run(capsys, *base)
+    base = (str(checkpoint), "-o", str(target), "--verify", "1", "--zero-weights", "plus", "--input-size", "64")
+    if arch == "VGGSmall_1w1a":
+        base = base[:-2]
+    code, out, err = run(capsys, *base, "--numerics", "integer")
     assert code == 0
-    assert err.count("\n") == 1
-    assert reason in err
-    assert "float" in err
-    assert bnn.read(target).numerics == "float"
-    code, _, err = run(capsys, *base, "--numerics", "float", "--force")
+    assert "synthetic noise; --calibrate DIR measures them on images" in err
+    assert "measured on synthetic noise" in out
+    assert bnn.read(target).numerics == "integer"
+    images.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 70, 80, 3), np.uint8)
+    for i, image in enumerate(pixels):
+        Image.fromarray(image).save(images / f"{i}.png")
+    code, out, err = run(capsys, *base, "--force", "--calibrate", str(images), "--weights", "int8")
     assert (code, err) == (0, "")
+    assert "measured on 3 images of" in out
+    code, _, err = run(capsys, *base, "--force", "--calibrate", str(tmp_path / "nowhere"))
+    assert code == 2
+    assert "--calibrate: the folder" in err
     code, _, err = run(capsys, *base, "--numerics", "float", "--weights", "int8", "--force")
     assert code == 2
     assert "--weights" in err
-    checkpoint.unlink()
 
 
 def test_a_wrong_engine_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint, target = tmp_path / "c.pth", tmp_path / "m.bnn"
     torch.save(state_of(R20, 32), checkpoint)
-    right = numerics.simulate
-    monkeypatch.setattr(numerics, "simulate", lambda *args: np.nextafter(right(*args), np.float32(np.inf)))
+    right = numerics.simulate_values
+
+    def wrong(model: bnn.Model, images: np.ndarray) -> dict[int, np.ndarray]:
+        values = right(model, images)
+        return {**values, model.output: np.nextafter(values[model.output], np.float32(np.inf))}
+
+    monkeypatch.setattr(numerics, "simulate_values", wrong)
     with pytest.raises(RuntimeError, match="the engine differs from the simulation on 2 of 2 images"):
         export(checkpoint, target, ExportOptions(verify=2))
     assert not target.exists()
@@ -207,7 +209,7 @@ def test_images_of_another_size(tmp_path: Path) -> None:
     folder = shared("data", "cifar10")
     checkpoint = tmp_path / "c.pth"
     torch.save(state_of(R20, 32), checkpoint)
-    options = ExportOptions(input_size=40, images=str(folder), verify=0)
+    options = ExportOptions(input_size=40, images=str(folder), verify=1)
     with pytest.raises(ExportError, match="of 3x32x32, the network takes 3x40x40"):
         export(checkpoint, tmp_path / "m.bnn", options)
 

@@ -15,8 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import onnx_file
+
+from support.comparing import kinds, unsupported
+from support.interpret import interpret
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the exporters' own
 
@@ -105,6 +109,12 @@ def test_both_exporters(dynamo: bool, opset: int, any_batch: bool, net: nn.Modul
         wide = network(x.double())
         assert wide.dtype == torch.float64
         torch.testing.assert_close(wide.float(), net(x), atol=1e-5, rtol=1e-5)
+    source = onnx_file.source(path)
+    assert unsupported(source.graph) == []
+    assert len(kinds(source.graph, ir.BinaryConv)) == 4
+    (found,) = interpret(source.graph, x.double().numpy())
+    np.testing.assert_allclose(found.reshape(3, 10), wide, atol=1e-6)
+    np.testing.assert_allclose(source.reference(x.double().numpy()), wide, atol=1e-9)
 
 
 def network(

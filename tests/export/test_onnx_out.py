@@ -138,9 +138,10 @@ def layers() -> Iterator[tuple[str, ir.Node, Tensor]]:
     yield "linear", fc, logits
     gated, gated_y = ir.Mul("gated", [i, gate], SHAPE), x * logits.sigmoid()[:, :, None, None]
     yield "gate", gated, gated_y
-    yield "add", ir.Add("sum", [gate, gated], SHAPE), gated_y + logits.sigmoid()[:, :, None, None]
-    joined = ir.Concat("joined", [gated, i, gated], (18, 7, 9))
-    joined_y = torch.cat([gated_y, x, gated_y], 1)
+    total, total_y = ir.Add("sum", [gate, gated], SHAPE), gated_y + logits.sigmoid()[:, :, None, None]
+    yield "add", total, total_y
+    joined = ir.Concat("joined", [gated, i, total], (18, 7, 9))
+    joined_y = torch.cat([gated_y, x, total_y], 1)
     yield "concat", joined, joined_y
     long = RNG.normal(size=(3, 18 * 63)).astype(np.float32)
     flat = ir.Flatten("flat", [joined], (18 * 63, 1, 1))
@@ -175,6 +176,54 @@ def test_node(node: ir.Node, expected: Tensor, tmp_path: Path) -> None:
     again = onnx_file.Network(path, onnx_file.load(path))(IMAGES.double())
     exact = not isinstance(node, (ir.MaxPool, ir.AvgPool, ir.Bilinear))  # which torch has computed in float32 above
     np.testing.assert_allclose(again, expected, 1e-12 if exact else 1e-5, 1e-12 if exact else 1e-6)
+
+
+SAME = (
+    "bconv",
+    "norm-1e-05",
+    "clamp",
+    "prelu",
+    "rprelu",
+    "sigmoid",
+    "step",
+    "softmax",
+    "conv",
+    "linear",
+    "gate",
+    "add",
+)
+BACK = [case for case in CASES if case[0].startswith(SAME) or case[0] in ("max-3311-True", "affine-True-True")]
+BACK = [case for case in BACK if case[0] != "clamp--inf-inf"]  # which is nothing
+
+
+def back(node: ir.Node, path: Path) -> ir.Graph:
+    onnx_out.write(graph(node), path, SPEC, "net")
+    return onnx_file.source(path).graph
+
+
+def assert_same(nodes: list[ir.Node], others: list[ir.Node]) -> None:
+    """The same kinds, names, and every digit of their constants."""
+    assert [(type(n), n.name, n.shape) for n in nodes] == [(type(n), n.name, n.shape) for n in others]
+    for node, other in zip(nodes, others):
+        assert [nodes.index(source) for source in node.inputs] == [others.index(source) for source in other.inputs]
+        for what, value in vars(node).items():
+            if what == "weight" and isinstance(node, ir.BinaryConv):
+                np.testing.assert_array_equal(np.sign(other.weight), np.sign(value))
+            elif what not in ("name", "inputs"):
+                np.testing.assert_array_equal(getattr(other, what), value, err_msg=what)
+
+
+@pytest.mark.parametrize("node", [case[1] for case in BACK], ids=[case[0] for case in BACK])
+def test_node_comes_back_as_it_was(node: ir.Node, tmp_path: Path) -> None:
+    assert_same(graph(node).nodes, back(node, tmp_path / "m.onnx").nodes)
+
+
+@pytest.mark.parametrize("node", [case[1] for case in CASES], ids=[case[0] for case in CASES])
+def test_what_was_read_comes_back_as_it_was(node: ir.Node, tmp_path: Path) -> None:
+    """All that a front end can give; it may spell a node otherwise than these cases do."""
+    first = back(node, tmp_path / "m.onnx")
+    if not isinstance(first.output, ir.Input) and not any(isinstance(n, ir.Unsupported) for n in first.nodes):
+        assert_same(first.nodes, back(first.output, tmp_path / "n.onnx").nodes)
 
 
 def test_several_outputs_and_names(tmp_path: Path) -> None:

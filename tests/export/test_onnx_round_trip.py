@@ -22,21 +22,21 @@ from support.exporting import judged, state_of
 NETWORKS = [
     ("cResNet20_1w1a", None, {}),
     ("cResNet20_1w1a", None, {"learned": True}),
-    ("cResNet18_1w1a", None, {}),
     ("VGGSmall_1w1a", None, {}),
     ("ResNet18_1w1a", 32, {}),
     ("ReActResNet18_1w1a", 32, {}),
 ]
 
 
-@pytest.fixture(params=NETWORKS, ids=lambda p: f"{p[0]}{'-learned' if p[2] else ''}")
-def written(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Source, Path]:
+@pytest.fixture(scope="module", params=NETWORKS, ids=lambda p: f"{p[0]}{'-learned' if p[2] else ''}")
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Source, Path]:
     arch, size, options = request.param
+    folder = tmp_path_factory.mktemp("onnx")
     state = state_of(arch, **options)
-    torch.save(dict(state), tmp_path / "c.pth")
-    source = checkpoint.source(tmp_path / "c.pth", arch, size)
-    onnx_out.write(source.graph, tmp_path / "m.onnx", source.input, source.name)
-    return (arch, state, size), source, tmp_path / "m.onnx"
+    torch.save(dict(state), folder / "c.pth")
+    source = checkpoint.source(folder / "c.pth", arch, size)
+    onnx_out.write(source.graph, folder / "m.onnx", source.input, source.name)
+    return (arch, state, size), source, folder / "m.onnx"
 
 
 def test_onnx_runtime_gives_the_float_files_logits(written: tuple[Any, Source, Path]) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import pt2
+
+from support.comparing import kinds, unsupported
+from support.interpret import interpret
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -39,8 +44,12 @@ def test_program(tmp_path: Path) -> None:
     net, x = Net(), torch.randn(1, 3, 6, 8)
     source = pt2.source(save(tmp_path / "net.pt2", net, x), allow_unsafe=True)
     assert (source.name, source.input.shape, source.num_classes) == ("net", (3, 6, 8), 4)
-    with torch.no_grad():
-        torch.testing.assert_close(torch.tensor(source.reference(x.double().numpy())), net.double()(x.double()))
+    assert unsupported(source.graph) == []
+    assert len(kinds(source.graph, ir.BinaryConv)) == 1
+    expected = net(x).detach().numpy()
+    np.testing.assert_allclose(source.reference(x.numpy()), expected, atol=1e-5)
+    (found,) = interpret(source.graph, x.double().numpy())
+    np.testing.assert_allclose(found.reshape(1, 4), expected, atol=1e-5)
 
 
 def test_only_with_leave(tmp_path: Path) -> None:

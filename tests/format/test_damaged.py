@@ -142,9 +142,9 @@ def two_outputs() -> bnn.Model:
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        (3, "output 1 is value 3, there are 3"),
-        (bnn.NONE, "output 1 is value 4294967295"),
-        (1, "output 1 is value 1, which"),
+        (3, "a further output is value 3, there are 3"),
+        (bnn.NONE, "a further output is value 4294967295"),
+        (1, "an output is named twice"),
     ],
 )
 def test_further_outputs(index: int, message: str) -> None:

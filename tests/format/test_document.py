@@ -97,15 +97,18 @@ def test_record_tables(kind: str) -> None:
 def test_record_fields_are_those_of_the_loader() -> None:
     """The order of fields in csrc/format/file.cc; the types follow from the sizes."""
     text = source("csrc/format/file.cc")
-    header = re.findall(r"(\w+) = f\.take<std::uint(\d+)_t>\(\);", text[text.index("File parse_file") :])
+    take = r"(\w+)(?: = |s\.push_back\()f\.take<std::uint(\d+)_t>\(\)"
+    header = re.findall(take, text[text.index("File parse_file") :])
     documented = [("crc" if f.name == "checksum" else f.name, str(8 * f.size)) for f in RECORDS["header"][1][1:]]
-    assert header == documented
+    assert header == [*documented, ("output", "32")]  # and the further outputs
     op = text[text.index("OpRecord parse_op") : text.index("}  // namespace")]
     found = re.findall(
-        r"op\.(kind|activation) =|(name_at|name_size) =|[=?] ref\(\"(\w+)\"|op\.(clamp_\w+) =|&op\.(\w+)", op
+        r"op\.(kind|activation|clamp_\w+|channels_\w+|gap_\w) =|&op\.(\w+)|[=?] ref\(\"(\w+)\"|"
+        r"auto (name_at|name_size|threshold|flags) =",
+        op,
     )
     names = ["".join(groups).replace("name_at", "name_offset") for groups in found]
-    assert names == [f.name for f in RECORDS["op"][1]][:-1]
+    assert names == [f.name for f in RECORDS["op"][1]]
     value = re.findall(r"v\.(\w+) = f\.take", text)
     assert value == [f.name for f in RECORDS["value"][1]]
 

@@ -12,7 +12,7 @@ from ovsw import Engine, numerics
 from ovsw import format as bnn
 
 from support.integers import INT32, Edit, set_kind, small
-from support.naive import naive
+from support.second_reading import naive
 
 
 def put(op: int, name: str, value: Any, index: int = 0) -> Edit:

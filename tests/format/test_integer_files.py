@@ -51,7 +51,7 @@ def repaired(data: bytearray) -> bytes:
         (small(), 4, 68, 0, "op 4 'pool': |tensor 0: is referred to 2 times"),
         (small(), 1, 68, 1000, "op 1 'one': shift refers to 1000"),
         (small(), 1, 68, bnn.NONE, "tensor|shift"),
-        (small(), 1, 72, 1, "tensor 0: is referred to 2 times"),
+        (small(), 1, 72, 1, r"tensor 0: is referred to 2 times|op 1 'one': threshold \(tensor 0\)"),
         (small(), 1, 72, 1000, "op 1 'one': threshold refers to 999"),
         (small(), 1, 76, 1 << 31, "op 1 'one': reserved bytes are not zero"),
         (random_resnet("cresnet20"), 1, 68, 1, "op 1 'layer1.0.conv1': reserved bytes are not zero"),

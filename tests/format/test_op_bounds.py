@@ -12,7 +12,7 @@ from ovsw import Engine, numerics
 from ovsw import format as bnn
 
 from support.integers import INT32, Workbench
-from support.naive import naive
+from support.second_reading import naive
 
 Make = Callable[[], bnn.Model]
 
@@ -252,7 +252,7 @@ def test_refusals(name: str) -> None:
     model = make()
     with pytest.raises(bnn.FormatError, match=f"op 2 'it': .*{words}"):
         numerics.check(model)
-    with pytest.raises(ValueError, match=r"op 2 'it': "):
+    with pytest.raises(ValueError, match=r"op (2 )?'it': "):
         Engine(bnn.to_bytes(model))
 
 

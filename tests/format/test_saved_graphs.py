@@ -11,9 +11,10 @@ from ovsw import numerics
 from support.agreement import check_float, check_integer
 from support.graphs import FLOAT, INTEGER, features, model_of
 from support.models import same_model
-from support.naive import naive
+from support.second_reading import naive
 
-SEEDS = range(150, 200)  # of each numerics; a range that has everything
+SEEDS = range(150, 200)  # of each numerics; these have everything
+SPARE = range(200, 215)  # float ones, for those where a sign hangs on a rounding error
 
 
 def test_engine_gives_the_bits_of_the_simulation(isa: str) -> None:
@@ -27,13 +28,13 @@ def test_engine_gives_the_bits_of_the_simulation(isa: str) -> None:
 
 def test_engine_gives_what_the_text_says(isa: str) -> None:
     compared = 0
-    for seed in SEEDS:
+    for seed in (*SEEDS, *SPARE):
         model, images = model_of(seed, FLOAT)
         try:
             compared += check_float(model, images[0], [isa])
         except (AssertionError, ValueError) as e:
             raise AssertionError(f"seed {seed}: {e}") from e
-    assert compared > 0.8 * len(SEEDS)
+    assert compared >= len(SEEDS)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -11,7 +11,7 @@ from ovsw.bench.random_nets import random_resnet
 
 from support.integers import SEEDS, random_model, small
 from support.models import FIRST
-from support.naive import naive
+from support.second_reading import naive
 
 
 def test_simulation_is_the_naive_reading() -> None:

@@ -121,7 +121,7 @@ def test_settings_of_the_user() -> None:
         (["tabel3"], "did you mean 'table3'?"),
         ([], "an EXPERIMENT is needed"),
         (["table2"], "table2: not possible at scale cpu: ImageNet"),
-        (["table3-right"], "hyper-parameters"),
+        (["methods"], "--data DIR is needed: the runs train on cifar10"),
         (["figure7"], "a diagram: nothing to run"),
         (["table3"], "--data DIR is needed: the runs train on cifar10"),
         (["table3", "--data", "nowhere"], "the folder nowhere does not exist"),

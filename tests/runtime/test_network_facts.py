@@ -13,7 +13,7 @@ from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 from ovsw.bench.topology import NETWORKS
 from ovsw.image import load_pixels
-from ovsw.networks import InputSpec, network, networks
+from ovsw.networks import NORMALISATIONS, InputSpec, network, networks
 
 
 def test_input_of_another_size() -> None:
@@ -40,12 +40,20 @@ def test_input_size_from_the_classifier(name: str, features: int, size: int) -> 
 
 
 def test_names() -> None:
-    assert len(set(networks())) == len({network(name).short for name in networks()}) == 7
+    assert len(set(networks())) == len({network(name).short for name in networks()}) == 19
     assert network("CRESNET20").name == "cResNet20_1w1a"
     with pytest.raises(ValueError, match="unknown network 'resnet19'; known are ResNet18_1w1a, "):
         network("resnet19")
     with pytest.raises(ValueError, match="unknown network 'vggsmall', known are resnet18, resnet34, cresnet20"):
         random_resnet("vggsmall")
+
+
+def test_normalisations() -> None:
+    """By the names that commands take; RBNN's, AdaBin's and ReCU's networks see CIFAR through ImageNet's."""
+    assert set(NORMALISATIONS) == {"imagenet", "cifar10", "cifar100"}
+    for name, given in (("resnet18", "imagenet"), ("cresnet20", "cifar10"), ("adabin_cresnet20", "imagenet")):
+        spec = network(name).input
+        assert (spec.mean, spec.std) == NORMALISATIONS[given]
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import torch
@@ -12,6 +13,8 @@ from ovsw.nn import BinaryConv2d
 from ovsw.nn.resnet import ImageNetBlock, PaddingBlock
 
 from support.quantizing import randomised
+
+LEARNED = functools.partial(BinaryConv2d, learned_scale=True)
 
 
 class Plain(nn.Module):
@@ -69,9 +72,9 @@ def draw_block(rng: random.Random, channels: int) -> tuple[nn.Module, int]:
     if kind == "twice":
         return Twice(channels), channels
     if kind == "padded":
-        return PaddingBlock(channels, wider, 2, learned_scale=True), wider
+        return PaddingBlock(channels, wider, 2, LEARNED), wider
     if kind == "real":
-        return ImageNetBlock(channels, wider, 2, learned_scale=True), wider
+        return ImageNetBlock(channels, wider, 2, LEARNED), wider
     return Plain(channels, wider, pool=kind == "pooled"), wider
 
 

@@ -101,3 +101,23 @@ def ladder(steps: int = 4) -> ir.Graph:
         x = b.clamp(f"up{i}.act", b.norm(f"up{i}.bn", b.conv(f"up{i}.conv", x, 16)))
         results.append(b.conv(f"head{i}", x, 3, binary=False, side=1))
     return ir.Graph(b.nodes, outputs=results[::-1])
+
+
+def gated() -> ir.Graph:
+    """One of everything else: a gate per channel, thresholds, two slopes, levels, moves, a softmax."""
+    b = Builder(side=16)
+    x = b.clamp("act", b.norm("bn", b.conv("stem", b.image, 16, binary=False)))
+    gate = b.conv("gate.conv", b.pool("gate.pool", x, 16), 16, binary=False, side=1)
+    x = b.add(ir.Mul, "gate.mul", [x, b.add(ir.Act, "gate.sigmoid", [gate], gate.shape, "sigmoid")], x.shape)
+    x = b.add(ir.ChannelPad, "wide", [x], (20, 16, 16), 2, 2)
+    x = b.add(ir.MaxPool, "peak", [x], (20, 8, 8), (3, 3), (2, 2), (0, 0), (1, 1), True)
+    rows, parts = np.array([0, 0, 1, 1] * 2), np.array([0.0, 0.5, 0.0, 0.5] * 2)
+    x = b.add(ir.Bilinear, "zoom", [x], (20, 8, 8), rows, parts, rows, parts)
+    weight = RNG.normal(size=(8, 5, 3, 3)).astype(np.float32)
+    window = ((3, 3), (1, 1), (2, 2), weight, np.ones(8), (2, 2), -1.0, np.full(8, 0.5))
+    x = b.add(ir.BinaryConv, "odd", [x], (8, 8, 8), *window)
+    x = b.add(ir.Act, "odd.prelu", [x], x.shape, "prelu", 0.0, 0.0, np.full(8, 0.25), np.full(8, 0.5))
+    x = b.add(ir.Act, "levels", [x], x.shape, "step", 0.0, 2.0)
+    logits = b.classify(x)
+    b.add(ir.Softmax, "soft", [logits], logits.shape)
+    return ir.Graph(b.nodes)

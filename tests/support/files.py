@@ -100,8 +100,8 @@ def hostile_numbers(field: Field, now: Number) -> list[Number]:
 
 # Every error says which part of the file is wrong.
 NAMES_THE_THING = re.compile(
-    r"\bvalue \d+\b|\btensor \d+: |\bop \d+ '|\bop \d+: name|header field (output|mean|std|file_size)|"
-    r"\boutput \d+ is value|metadata|"
+    r"\bvalue \d+\b|\btensor \d+: |\bop (\d+ )?'|\bop \d+: name|header field (output|mean|std|file_size)|"
+    r"further output is|output is named twice|metadata|"
     r"(value|tensor|op)_count is|(strings|metadata)_size \d+|header_size is|numerics \d+ is unknown|magic number|"
     r"format version|truncated|checksum|tables end at byte|tensor data ends at byte|its maps"
 )

@@ -28,7 +28,7 @@ def integer_ops(model: nn.Module, shape: tuple[int, int, int]) -> list[Fused]:
 
 
 def integer_model(
-    model: nn.Module, shape: tuple[int, int, int], mean: Any, std: Any, **options: str
+    model: nn.Module, shape: tuple[int, int, int], mean: Any, std: Any, **options: Any
 ) -> tuple[bnn.Model, list[str]]:
     """The model that the exporter makes, and warnings."""
     return build(trace(model.eval(), shape), mean, std, {}, "integer", **options)[:2]
@@ -94,7 +94,7 @@ def randomised(model: nn.Module, seed: int, binary: float = 0.02) -> nn.Module:
 
 
 def simulated(
-    model: nn.Module, shape: tuple[int, int, int], images: np.ndarray, **options: str
+    model: nn.Module, shape: tuple[int, int, int], images: np.ndarray, **options: Any
 ) -> tuple[np.ndarray, np.ndarray, bnn.Model, list[str]]:
     """Logits of the integer model and of torch in float64, the model, and warnings."""
     mean, std = oracle.CIFAR

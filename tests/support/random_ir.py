@@ -35,7 +35,7 @@ class _Builder:
             if new is not None:
                 self.maps.append(new)
         outputs = [self.end(self.maps[-1])]
-        if self.rng.random() < 0.2:
+        if self.rng.random() < 0.2 and outputs != self.maps[-1:]:
             outputs.append(self.maps[-1])
         return ir.Graph(ir.reachable(*outputs), outputs=outputs)
 

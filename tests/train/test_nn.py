@@ -17,6 +17,10 @@ from support import DATA, shared
 ALL = [
     *("ResNet18_1w1a", "ResNet34_1w1a", "ReActResNet18_1w1a", "ReActResNet34_1w1a"),
     *("cResNet18_1w1a", "cResNet20_1w1a", "VGGSmall_1w1a"),
+    *("RBNN_cResNet18_1w1a", "RBNN_cResNet20_1w1a", "RBNN_plain_cResNet20_1w1a"),
+    *("AdaBin_cResNet18_1w1a", "AdaBin_cResNet20_1w1a", "ReCU_cResNet18_1w1a", "ReCU_cResNet20_1w1a"),
+    *("RBNN_VGGSmall_1w1a", "ReCU_VGGSmall_1w1a"),
+    *("BiReal_cResNet20_1w1a", "BiRealNet18_1w1a", "BiRealNet34_1w1a"),
 ]
 
 

@@ -187,7 +187,7 @@ def test_convolution_in_training(kind: str, stride: int, zero: int) -> None:
 def test_block_in_training(cin: int, stride: int, kind: str) -> None:
     """Every parameter's gradient and the input's, with batch statistics in the norms."""
     torch.manual_seed(4)
-    block = ReActBlock(cin, cin * stride, stride, False).double().train()
+    block = ReActBlock(cin, cin * stride, stride, ReActConv2d).double().train()
     block.binary_conv.binary_weights = kind == "binary"
     with torch.no_grad():
         for name, p in block.named_parameters():

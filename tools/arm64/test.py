@@ -35,7 +35,7 @@ LEFT_OUT = {
 
 def jobs() -> list[tuple[str, list[str]]]:
     """(CPU, arguments for pytest), the longest first."""
-    kernels = ["tests/kernels/test_float.py", "tests/kernels/test_integer.py"]
+    kernels = [f"tests/kernels/test_{name}.py" for name in ("float", "integer", "epilogue")]
     bits = ["tests/kernels/test_bits.py", "-k", "everywhere and arm_neon"]  # on a CPU with dotprod, both tables
     whole = [ISA, "tests/runtime/test_engine.py"]
     files = [f"tests/format/test_{name}.py" for name in ("document", "round_trips", "damaged", "bad_graphs", "hostile")]

@@ -122,9 +122,9 @@ class Deployed:
         waiting = {op.fused.value: op for op in ops}
         anchors = {}
         for call, node in nodes.items():
-            op = waiting.pop(legal.became[node], None) if node in legal.became else None
-            if op is not None:
-                anchors[call] = op
+            anchor = waiting.pop(legal.became[node], None) if node in legal.became else None
+            if anchor is not None:
+                anchors[call] = anchor
         calls = Counter(call.target for call in nodes)
         layers = {
             node.name: node

@@ -13,13 +13,15 @@ import numpy as np
 import torch
 
 from ovsw.cli import command
+from ovsw.nn import binary_layers, create
 from ovsw.nn.checkpoint import read, read_run, state_dict
 from ovsw.text import table
+from ovsw.train.recipe import from_dict
 
 
 @dataclass
 class LayerFlips:
-    """One binary layer of a run: its weights at the start and which of them never changed their sign."""
+    """One binary layer of a run: what its weights' signs were of at the start, and which of them never changed."""
 
     name: str
     start: np.ndarray
@@ -38,12 +40,18 @@ class LayerFlips:
 
 def load_run(folder: Path) -> list[LayerFlips]:
     """The binary layers of a run of `ovsw-train`."""
-    first, last = (read_run(folder / name) for name in ("initial.pth", "last.pth"))
-    layers = []
-    for name, ever in last["ovsw"]["flip_history"].items():
-        start, end = (c["state_dict"][name].flatten().numpy() for c in (first, last))
-        layers.append(LayerFlips(name[: -len(".weight")], start, end, ~ever.flatten().numpy()))
-    return layers
+    runs = [read_run(folder / name) for name in ("initial.pth", "last.pth")]
+    first, last = (_signed(run) for run in runs)
+    history = {name[: -len(".weight")]: ever for name, ever in runs[1]["ovsw"]["flip_history"].items()}
+    return [LayerFlips(name, first[name], last[name], ~ever.flatten().numpy()) for name, ever in history.items()]
+
+
+def _signed(run: dict[str, Any]) -> dict[str, np.ndarray]:
+    """What the binary weights of each layer are the signs of."""
+    net = from_dict(run["ovsw"]["recipe"]).network
+    model = create(net.name, net.num_classes)
+    model.load_state_dict(run["state_dict"], strict=False)
+    return {name: layer.signed().flatten().numpy() for name, layer in binary_layers(model).items()}
 
 
 def compare(a: Path, b: Path) -> list[tuple[str, int, float]]:

@@ -49,7 +49,9 @@ class Integers:
         self.ops = {op.fused.value: op for op in ops}
         self.values: dict[ir.Node, Tensor] = {}
         self.readers = Counter(node for op in ops for node in _reads(op))
-        self.thresholds = {op.fused.sign: op.constants["threshold"][1] for op in ops if "threshold" in op.constants}
+        self.thresholds: dict[ir.Node | None, np.ndarray] = {
+            op.fused.sign: op.constants["threshold"][1] for op in ops if "threshold" in op.constants
+        }
         self.scaled: dict[str, tuple[Tensor, ir.BinaryConv]] = {}
 
     def value(self, node: ir.Node) -> Tensor:
