@@ -139,11 +139,15 @@ class _Level:
 class _Storage:
     """The numbers of the elements in a storage. While a call has all of them in order, only the call is kept."""
 
-    tensor: Tensor  # keeps the storage alive, and so its address unique
+    tensor: Tensor
     where: Where
     call: Call | None = None
     numbers: Tensor | None = None
     known: dict[tuple[Any, ...], Value | None] = field(default_factory=dict)  # values of views, until the next write
+    kept: Any = None  # the storage itself: its address stays unique even if `tensor.data` is set to another one
+
+    def __post_init__(self) -> None:
+        self.kept = self.tensor.untyped_storage()
 
     def writable(self) -> Tensor:
         self.known.clear()
@@ -405,8 +409,8 @@ class Recorder(TorchDispatchMode):
 
     def untraced(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         """Executes what depends on no image; follows random numbers, which may be overwritten before they matter."""
-        result = func(*args, **kwargs)
         name = _op(func)
+        result = _defined(name, func(*args, **kwargs))
         drawn = _line() if torch.Tag.nondeterministic_seeded in func.tags else ""
         sources = tensors[1:] if name in ("copy_", "fill_", "zero_") else tensors
         marks = (self.random.get(t.untyped_storage().data_ptr()) for t in sources if _is_plain(t))
@@ -423,7 +427,7 @@ class Recorder(TorchDispatchMode):
     def traced(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         op = _op(func).rstrip("_")
         if op in _SHAPE_ONLY:
-            return func(*args, **kwargs)
+            return _defined(op, func(*args, **kwargs))
         if op in _READS_NUMBERS:
             raise self.refuse(
                 f"{_READS_NUMBERS[op]}; a file holds one sequence of operations for all images, torch.where can choose"
@@ -595,6 +599,11 @@ def _op(func: Any) -> str:
 
 def _is_plain(t: Tensor) -> bool:
     return t.layout == torch.strided and t.device.type != "meta"
+
+
+def _defined(op: str, result: Any) -> Any:
+    """Memory that was asked for and not written yet holds zeros, so that all of it is the same constant."""
+    return result.zero_() if "empty" in op and isinstance(result, Tensor) else result
 
 
 def _elements(tensor: Tensor) -> int:
