@@ -84,10 +84,14 @@ OVSW_API void ovsw_close(ovsw_model* model);
 OVSW_API size_t ovsw_input_channels(const ovsw_model* model);
 OVSW_API size_t ovsw_input_height(const ovsw_model* model);
 OVSW_API size_t ovsw_input_width(const ovsw_model* model);
-OVSW_API size_t ovsw_output_count(const ovsw_model* model);
+OVSW_API size_t ovsw_output_count(const ovsw_model* model); /* numbers per image, of all outputs together */
 OVSW_API size_t ovsw_threads(const ovsw_model* model);
 
-/* The name of an output; NULL if the file names none, or there is no such output. */
+/* Channels, height and width of an output: most networks have one, of a channel per class and 1 x 1. NULL if there is
+ * no such output. */
+OVSW_API const size_t* ovsw_output_shape(const ovsw_model* model, size_t index);
+
+/* The name of a channel of the first output; NULL if the file names none, or there is no such channel. */
 OVSW_API const char* ovsw_label(const ovsw_model* model, size_t index);
 
 /* What else the file says of itself: a JSON object, as docs/format.md describes it. */
@@ -105,7 +109,8 @@ OVSW_API const char* ovsw_numerics(const ovsw_model* model);
 
 /* Run `images` images, at least one, and write their logits one image after another. The counts are in elements and are
  * checked: images * channels * height * width, and images * ovsw_output_count(model). After a failure the logits are
- * undefined.
+ * undefined. What a network of several outputs gives is written one output after another, a map as
+ * [row][column][channel].
  *
  * Pixels are [image][row][column][channel], as decoders give them. Values are [image][channel][row][column], already
  * normalised, without NaN and infinity.

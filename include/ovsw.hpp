@@ -44,7 +44,7 @@ class Model {
   std::size_t channels() const { return ovsw_input_channels(get()); }
   std::size_t height() const { return ovsw_input_height(get()); }
   std::size_t width() const { return ovsw_input_width(get()); }
-  std::size_t outputs() const { return ovsw_output_count(get()); }
+  std::size_t outputs() const { return ovsw_output_count(get()); }  // numbers per image, of all outputs together
   std::size_t resize() const { return ovsw_resize(get()); }
   std::size_t threads() const { return ovsw_threads(get()); }
   std::string metadata() const { return ovsw_metadata(get()); }
@@ -53,6 +53,13 @@ class Model {
   std::vector<float> mean() const { return {ovsw_mean(get()), ovsw_mean(get()) + channels()}; }
   std::vector<float> std() const { return {ovsw_std(get()), ovsw_std(get()) + channels()}; }
 
+  // Channels, height and width of each output.
+  std::vector<std::vector<std::size_t>> output_shapes() const {
+    std::vector<std::vector<std::size_t>> shapes;
+    while (const std::size_t* shape = ovsw_output_shape(get(), shapes.size())) shapes.push_back({shape, shape + 3});
+    return shapes;
+  }
+
   // Empty if the file has none.
   std::vector<std::string> labels() const {
     std::vector<std::string> labels;
@@ -60,7 +67,7 @@ class Model {
     return labels;
   }
 
-  // The logits of `images` images, one after another.
+  // The logits of `images` images, one after another; of several outputs, one output after another.
   std::vector<float> run(const std::vector<std::uint8_t>& pixels, std::size_t images = 1) {
     return logits_of(ovsw_run_pixels, pixels, images);
   }

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -42,7 +43,7 @@ std::size_t image_size(const Model& model, const py::array& images, std::size_t 
   return size;
 }
 
-// Returns (n, outputs).
+// Returns (n, outputs): of each image one output after another, maps row by row, pixel by pixel.
 template <typename Array>
 Values run(Model& model, const Array& images) {
   Engine& engine = *model.engine;
@@ -160,6 +161,13 @@ PYBIND11_MODULE(_core, m) {
       .def_property_readonly("resize", [](const Model& model) { return model.metadata.resize; })
       .def_property_readonly("threads", [](const Model& model) { return model.engine->threads(); })
       .def_property_readonly("outputs", [](const Model& model) { return model.engine->outputs(); })
+      .def_property_readonly("output_shapes", of_plan([](const Plan& p) {
+                               std::vector<std::array<int, 3>> shapes;
+                               for (std::uint32_t v : p.outputs) {
+                                 shapes.push_back({p.values[v].c, p.values[v].h, p.values[v].w});
+                               }
+                               return shapes;
+                             }))
       .def_property_readonly("isa", of_plan([](const Plan& p) { return p.table->name; }))
       .def_property_readonly("numerics", of_plan([](const Plan& p) { return numerics_name(p.numerics); }))
       .def_property_readonly("input_shape",

@@ -3,6 +3,7 @@
 #include "include/ovsw.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -11,11 +12,23 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "csrc/base/error.h"
 #include "csrc/runtime/load.h"
 
-struct ovsw_model : ovsw::Model {};
+struct ovsw_model : ovsw::Model {
+  std::vector<std::array<size_t, 3>> output_shapes;
+
+  explicit ovsw_model(ovsw::Model&& model) : ovsw::Model(std::move(model)) {
+    const ovsw::Plan& plan = engine->plan();
+    for (size_t i = 0; i < plan.outputs.size(); ++i) {
+      const ovsw::Value& v = plan.output_value(i);
+      output_shapes.push_back({size_t(v.c), size_t(v.h), size_t(v.w)});
+    }
+  }
+};
 
 namespace ovsw {
 namespace {
@@ -74,7 +87,7 @@ ovsw_status load(ovsw_model** model, const ovsw_options* options, const char* na
   return guarded([&] {
     check(model, "model is NULL");
     check(first, name, " is NULL");
-    *model = new ovsw_model{load_engine(first, rest..., load_options(options))};
+    *model = new ovsw_model(load_engine(first, rest..., load_options(options)));
   });
 }
 
@@ -146,6 +159,10 @@ size_t ovsw_input_width(const ovsw_model* model) {
 
 size_t ovsw_output_count(const ovsw_model* model) {
   return ask(model, [](const Model& m) { return m.engine->outputs(); });
+}
+
+const size_t* ovsw_output_shape(const ovsw_model* model, size_t index) {
+  return model && index < model->output_shapes.size() ? model->output_shapes[index].data() : nullptr;
 }
 
 const char* ovsw_label(const ovsw_model* model, size_t index) {

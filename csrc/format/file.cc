@@ -149,12 +149,12 @@ OpRecord parse_op(std::size_t i, const std::byte* at, const std::string& strings
   op.slope = ref("slope", tensors);
   op.clamp_lo = f.take<float>();
   op.clamp_hi = f.take<float>();
-  for (std::uint16_t* field : {&op.window_h, &op.window_w, &op.stride_h, &op.stride_w, &op.pad_h, &op.pad_w}) {
+  for (std::uint16_t* field : {&op.window_h, &op.window_w, &op.stride_h, &op.stride_w, &op.pad_h, &op.pad_w,
+                               &op.channels_before, &op.channels_after}) {
     *field = f.take<std::uint16_t>();
   }
-  op.pad_value = Fields(f).take<float>();
-  op.channels_before = f.take<std::uint16_t>();
-  op.channels_after = f.take<std::uint16_t>();
+  const std::uint16_t padding[] = {op.channels_before, op.channels_after};
+  std::memcpy(&op.pad_value, padding, sizeof op.pad_value);
   const bool shifts = numerics == Numerics::kInteger;
   op.shift = shifts ? ref("shift", tensors) : kAbsent;
   const bool no_shift = shifts || f.take<std::uint32_t>() == 0;
@@ -196,7 +196,7 @@ File parse_file(const std::byte* data, std::size_t size) {
   const auto op_count = f.take<std::uint32_t>();
   const auto strings_size = f.take<std::uint32_t>();
   const auto metadata_size = f.take<std::uint32_t>();
-  file.outputs.push_back(f.take<std::uint32_t>());
+  const auto output = f.take<std::uint32_t>();
   file.mean = f.take<std::uint32_t>();
   file.std = f.take<std::uint32_t>();
   const auto numerics = f.take<std::uint32_t>();
@@ -210,7 +210,7 @@ File parse_file(const std::byte* data, std::size_t size) {
   check_count("op_count", op_count);
   check(strings_size <= kMaxStrings, "strings_size ", strings_size, " is over its cap of ", kMaxStrings);
   check(metadata_size <= kMaxMetadata, "metadata_size ", metadata_size, " is over its cap of ", kMaxMetadata);
-  check(file.outputs[0] < value_count, "header field output is ", file.outputs[0], ", there are ", value_count);
+  check(output < value_count, "header field output is ", output, ", there are ", value_count);
   check(file.mean < tensor_count, "header field mean is ", file.mean, ", there are ", tensor_count);
   check(file.std < tensor_count, "header field std is ", file.std, ", there are ", tensor_count);
   check(numerics <= std::uint32_t(Numerics::kInteger), "numerics ", numerics, " is unknown");
@@ -223,6 +223,7 @@ File parse_file(const std::byte* data, std::size_t size) {
   std::size_t end = at_metadata + metadata_size;
   check(end <= size, "tables end at byte ", end, ", the file has ", size);
 
+  file.outputs = {output};
   for (std::size_t at = kHeaderBytes; at < header_size; at += 4) {
     file.outputs.push_back(f.take<std::uint32_t>());
     check(file.outputs.back() < value_count, "a further output is value ", file.outputs.back(), ", there are ",

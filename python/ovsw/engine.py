@@ -31,7 +31,8 @@ class Engine:
             this CPU supports.
 
     `metadata` is what the file says of itself, `input` what the network takes, how images are prepared for it, and its
-    class names. An Engine may be used from several Python threads at once; the GIL is released while it computes.
+    class names, `output_shapes` channels, height and width of each output: most networks have one, of a channel per
+    class and 1 x 1. An Engine may be used from several Python threads at once; the GIL is released while it computes.
     """
 
     def __init__(self, model: ModelSource, threads: int = 1, isa: str | None = None) -> None:
@@ -47,6 +48,7 @@ class Engine:
         core = self._core
         self.metadata: dict[str, Any] = json.loads(core.metadata)
         self.input = InputSpec(*core.input_shape, tuple(core.mean), tuple(core.std), core.resize, tuple(core.labels))
+        self.output_shapes = [(c, h, w) for c, h, w in core.output_shapes]
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -68,7 +70,8 @@ class Engine:
 
     @property
     def num_classes(self) -> int:
-        return self._core.outputs
+        """The channels of the first output."""
+        return self.output_shapes[0][0]
 
     @property
     def isa(self) -> str:
@@ -96,22 +99,39 @@ class Engine:
         """What it holds beside the file."""
         return Memory(self._core.arena_bytes, self._core.weight_bytes)
 
-    def run(self, image: ImageLike) -> np.ndarray:
+    def run(self, image: ImageLike) -> Any:
         """The logits: float32 (classes,) of one image, (n, classes) of a batch.
+
+        An output that is a map is (channels, height, width), of a batch (n, channels, height, width). A network with
+        several outputs gives a tuple of them.
 
         An image is a path, a PIL image (both are resized and cropped as the network was evaluated), pixels as a uint8
         array (height, width, channels), or values as a float32 array (channels, height, width) that are already
         normalised. A batch is a list of these, or an array with one more dimension in front.
         """
         batch, single = self._batch(image)
-        logits = self._core.run(batch)
-        return logits[0] if single else logits
+        numbers = self._core.run(batch)
+        outputs, end = [], 0
+        for c, h, w in self.output_shapes:
+            begin, end = end, end + c * h * w
+            output = numbers[:, begin:end]
+            if (h, w) != (1, 1):
+                output = output.reshape(-1, h, w, c).transpose(0, 3, 1, 2)
+            outputs.append(np.ascontiguousarray(output[0] if single else output))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def classify(self, image: ImageLike, k: int = 5) -> Any:
-        """The k most probable classes of one image as [(label, probability), ...]; of a batch, a list of those."""
+        """The k most probable classes of one image as [(label, probability), ...]; of a batch, a list of those.
+
+        The first output must be a vector: logits, or what the metadata's `output` says ("probabilities" or
+        "log_probabilities").
+        """
         if k < 1:
             raise ValueError(f"k is {k}, expected at least 1")
-        logits = self.run(image)
+        if self.output_shapes[0][1:] != (1, 1):
+            raise ValueError(f"the first output is a map of {dims(self.output_shapes[0])}, no vector of class scores")
+        result = self.run(image)
+        logits = result[0] if isinstance(result, tuple) else result
         rows = [self._top(row, k) for row in np.atleast_2d(logits)]
         return rows[0] if logits.ndim == 1 else rows
 
@@ -139,13 +159,20 @@ class Engine:
         self._core.run_marked(self.batch(image)[:1], mark)
 
     def __repr__(self) -> str:
-        about = f"{self.metadata.get('arch', 'model')} {dims(self.input_shape)} -> {self.num_classes}"
+        outputs = ", ".join(str(c) if (h, w) == (1, 1) else dims((c, h, w)) for c, h, w in self.output_shapes)
+        about = f"{self.metadata.get('arch', 'model')} {dims(self.input_shape)} -> {outputs}"
         return f"<Engine {about}, isa={self.isa}, threads={self.threads}>"
 
     def _top(self, logits: np.ndarray, k: int) -> list[tuple[str, float]]:
         wide = logits.astype(np.float64)
-        exp = np.exp(wide - wide.max())
-        probabilities = exp / exp.sum()
+        given = self.metadata.get("output")
+        if given == "probabilities":
+            probabilities = wide
+        elif given == "log_probabilities":
+            probabilities = np.exp(wide)
+        else:
+            exp = np.exp(wide - wide.max())
+            probabilities = exp / exp.sum()
         order = np.argsort(-wide, kind="stable")[:k]
         labels = self.input.labels
         return [(labels[i] if labels else f"class {i}", float(probabilities[i])) for i in order]

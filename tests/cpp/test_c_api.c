@@ -50,6 +50,9 @@ static void test_what_a_model_says(void) {
   ovsw_model* model = load(3, NULL);
   CHECK(ovsw_input_channels(model) == 1 && ovsw_input_height(model) == 4 && ovsw_input_width(model) == 4);
   CHECK(ovsw_output_count(model) == OUTPUTS);
+  const size_t* shape = ovsw_output_shape(model, 0);
+  CHECK(shape && shape[0] == OUTPUTS && shape[1] == 1 && shape[2] == 1);
+  CHECK(!ovsw_output_shape(model, 1) && !ovsw_output_shape(model, SIZE_MAX));
   CHECK(strcmp(ovsw_label(model, 0), "no") == 0 && strcmp(ovsw_label(model, 1), "s\xC3\xAD") == 0);
   CHECK(!ovsw_label(model, 2) && !ovsw_label(model, SIZE_MAX));
   CHECK(strcmp(ovsw_metadata(model), "{\"arch\":\"tiny\",\"num_classes\":2,\"labels\":[\"no\",\"s\xC3\xAD\"]}") == 0);
@@ -64,6 +67,7 @@ static void test_what_a_model_says(void) {
 
 static void test_no_model_says_nothing(void) {
   CHECK(!ovsw_input_channels(NULL) && !ovsw_input_height(NULL) && !ovsw_input_width(NULL) && !ovsw_output_count(NULL));
+  CHECK(!ovsw_output_shape(NULL, 0));
   CHECK(!ovsw_label(NULL, 0) && !ovsw_metadata(NULL) && !ovsw_mean(NULL) && !ovsw_std(NULL));
   CHECK(!ovsw_resize(NULL) && !ovsw_threads(NULL) && !ovsw_isa(NULL) && !ovsw_numerics(NULL));
   ovsw_close(NULL);

@@ -49,6 +49,7 @@ int main(int argc, char** argv) {
 
   ovsw::Model model(path, 2, "portable");
   CHECK(model.channels() == 1 && model.height() == 4 && model.width() == 4 && model.outputs() == 2);
+  CHECK((model.output_shapes() == std::vector<std::vector<std::size_t>>{{2, 1, 1}}));
   CHECK(model.threads() == 2 && model.isa() == "portable" && model.numerics() == "float" && model.resize() == 4);
   CHECK((model.labels() == std::vector<std::string>{"no", "s\xC3\xAD"}));
   CHECK(model.metadata().find("\"arch\":\"tiny\"") != std::string::npos);
