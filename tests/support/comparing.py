@@ -33,7 +33,9 @@ def outputs_of(network: Callable[[Any], Any], images: np.ndarray) -> list[np.nda
     for image in images:
         with torch.no_grad():
             result = network(torch.tensor(image[None], dtype=torch.float64))
-        found.append([r.double().numpy().reshape(-1) for r in (result if isinstance(result, (tuple, list)) else [result])])
+        found.append(
+            [r.double().numpy().reshape(-1) for r in (result if isinstance(result, (tuple, list)) else [result])]
+        )
     return [np.stack(parts) for parts in zip(*found)]
 
 
