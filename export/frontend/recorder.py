@@ -139,15 +139,16 @@ class _Level:
 class _Storage:
     """The numbers of the elements in a storage. While a call has all of them in order, only the call is kept."""
 
-    tensor: Tensor
+    memory: torch.UntypedStorage  # kept alive, so that its address stays its own; tensors may move to another one
+    width: int
     where: Where
     call: Call | None = None
     numbers: Tensor | None = None
     known: dict[tuple[Any, ...], Value | None] = field(default_factory=dict)  # values of views, until the next write
-    kept: Any = None  # the storage itself: its address stays unique even if `tensor.data` is set to another one
 
-    def __post_init__(self) -> None:
-        self.kept = self.tensor.untyped_storage()
+    @staticmethod
+    def of(tensor: Tensor, where: Where, call: Call | None = None, numbers: Tensor | None = None) -> _Storage:
+        return _Storage(tensor.untyped_storage(), tensor.element_size(), where, call, numbers)
 
     def writable(self) -> Tensor:
         self.known.clear()
@@ -172,7 +173,7 @@ class Recorder(TorchDispatchMode):
         self.calls: list[Call] = []
         self.modules: list[_Level] = []
         self.storages: dict[int, _Storage] = {}
-        self.random: dict[int, tuple[Tensor, str]] = {}
+        self.random: dict[int, tuple[torch.UntypedStorage, str]] = {}
         self.counts: Counter[str] = Counter()
         self.arranged: dict[tuple[Any, ...], Arranged] = {}
         self.twins: dict[tuple[Any, ...], Call] = {}
@@ -331,11 +332,11 @@ class Recorder(TorchDispatchMode):
         address, size = tensor.untyped_storage().data_ptr(), _elements(tensor)
         plain = tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor.numel() == size
         if plain and call is not None and bool((numbers.reshape(-1).diff() == 1).all()):
-            self.storages[address] = _Storage(tensor, where, call)
+            self.storages[address] = _Storage.of(tensor, where, call)
             return
         storage = self.storages.get(address)
         if storage is None:
-            storage = _Storage(tensor, where, numbers=torch.full((size,), ZERO.start))
+            storage = _Storage.of(tensor, where, numbers=torch.full((size,), ZERO.start))
             self.storages[address] = storage
         storage.where = where
         _view(storage.writable(), tensor).copy_(numbers)
@@ -346,7 +347,7 @@ class Recorder(TorchDispatchMode):
         if address not in self.storages and tensor.numel():
             everything = torch.as_strided(tensor.detach(), (_elements(tensor),), (1,), 0)
             call = self.constant(everything)
-            self.storages[address] = _Storage(tensor, call.where, call)
+            self.storages[address] = _Storage.of(tensor, call.where, call)
 
     def read(self, tensor: Tensor) -> Value | None:
         """What a tensor holds, or None if that is constant."""
@@ -361,7 +362,7 @@ class Recorder(TorchDispatchMode):
                 return None
             if tuple(tensor.shape) == call.shape:
                 return call
-        if tensor.element_size() != storage.tensor.element_size():
+        if tensor.element_size() != storage.width:
             raise self.refuse("a tensor of the image is read as numbers of another size (view(dtype))")
         geometry = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
         if geometry not in storage.known:
@@ -372,12 +373,15 @@ class Recorder(TorchDispatchMode):
         """The numbers of a tensor's elements, in its shape; those of a constant if it is one."""
         storage = self.storages.get(tensor.untyped_storage().data_ptr())
         if storage is None or tensor.numel() == 0:
-            call = self.constant(tensor)
-            return torch.arange(call.start, call.start + call.size).view(tensor.shape)
+            return self.numbers_of(self.constant(tensor))
         if storage.call is not None:
             return storage.call.start + _view(torch.arange(_elements(tensor)), tensor)
         assert storage.numbers is not None
         return _view(storage.numbers, tensor).clone()
+
+    @staticmethod
+    def numbers_of(call: Call) -> Tensor:
+        return torch.arange(call.start, call.start + call.size).view(call.shape)
 
     def arrangement(self, index: np.ndarray, where: Where) -> Value | None:
         starts = np.fromiter((call.start for call in self.calls), np.int64, len(self.calls))
@@ -401,7 +405,11 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
         if not any(self.read(t) is not None for t in tensors):
-            return self.untraced(func, args, kwargs, tensors)
+            result = self.untraced(func, args, kwargs, tensors)
+            for t in _written(func, args, kwargs):
+                if isinstance(t, Tensor) and t.untyped_storage().data_ptr() in self.storages:  # beside traced elements
+                    self.write(t, self.numbers_of(self.constant(t)), self.where(_op(func)))
+            return result
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             with self:  # made of other operations, which inference mode does not take apart
                 return func.decompose(*args, **kwargs)
@@ -409,8 +417,8 @@ class Recorder(TorchDispatchMode):
 
     def untraced(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         """Executes what depends on no image; follows random numbers, which may be overwritten before they matter."""
+        result = func(*args, **kwargs)
         name = _op(func)
-        result = _defined(name, func(*args, **kwargs))
         drawn = _line() if torch.Tag.nondeterministic_seeded in func.tags else ""
         sources = tensors[1:] if name in ("copy_", "fill_", "zero_") else tensors
         marks = (self.random.get(t.untyped_storage().data_ptr()) for t in sources if _is_plain(t))
@@ -419,7 +427,7 @@ class Recorder(TorchDispatchMode):
             return result
         for tensor in (t for t in tree_flatten(result)[0] if isinstance(t, Tensor) and _is_plain(t)):
             if drawn:
-                self.random[tensor.untyped_storage().data_ptr()] = (tensor, drawn)
+                self.random[tensor.untyped_storage().data_ptr()] = (tensor.untyped_storage(), drawn)
             elif tensor.numel() == _elements(tensor):
                 self.random.pop(tensor.untyped_storage().data_ptr(), None)
         return result
@@ -427,7 +435,7 @@ class Recorder(TorchDispatchMode):
     def traced(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         op = _op(func).rstrip("_")
         if op in _SHAPE_ONLY:
-            return _defined(op, func(*args, **kwargs))
+            return func(*args, **kwargs)
         if op in _READS_NUMBERS:
             raise self.refuse(
                 f"{_READS_NUMBERS[op]}; a file holds one sequence of operations for all images, torch.where can choose"
@@ -599,11 +607,6 @@ def _op(func: Any) -> str:
 
 def _is_plain(t: Tensor) -> bool:
     return t.layout == torch.strided and t.device.type != "meta"
-
-
-def _defined(op: str, result: Any) -> Any:
-    """Memory that was asked for and not written yet holds zeros, so that all of it is the same constant."""
-    return result.zero_() if "empty" in op and isinstance(result, Tensor) else result
 
 
 def _elements(tensor: Tensor) -> int:
