@@ -103,7 +103,7 @@ def test_record_fields_are_those_of_the_loader() -> None:
     assert header == [*documented, ("output", "32")]  # and the further outputs
     op = text[text.index("OpRecord parse_op") : text.index("}  // namespace")]
     found = re.findall(
-        r"op\.(kind|activation|clamp_\w+|channels_\w+|gap_\w) =|&op\.(\w+)|[=?] ref\(\"(\w+)\"|"
+        r"op\.(kind|activation|clamp_\w+|channels_\w+|gap_\w) =|&op\.(?!pad_value)(\w+)|[=?] ref\(\"(\w+)\"|"
         r"auto (name_at|name_size|threshold|flags) =",
         op,
     )
