@@ -68,11 +68,15 @@ class Step:
 
 @dataclass
 class _Sum:
-    """Values times constants, plus a constant. `cancelled`: a value was in it that is in it no more."""
+    """Values times constants, plus a constant. `cancelled`: a value was in it that is in it no more.
+
+    `parts` is the same as it was written, its values not resolved into sums themselves.
+    """
 
     terms: dict[Value, np.ndarray]
     constant: np.ndarray
     cancelled: bool = False
+    parts: tuple[list[tuple[Value, np.ndarray]], np.ndarray] | None = None
 
 
 class Functions:
@@ -130,23 +134,25 @@ class Functions:
 
     def _weighted(self, call: Call, parts: list[tuple[Any, Any]]) -> _Sum | None:
         terms: dict[Value, np.ndarray] = {}
-        constant, cancelled = np.zeros(1), False
+        written: list[tuple[Value, np.ndarray]] = []
+        constant, given, cancelled = np.zeros(1), np.zeros(1), False
         for part, factor in parts:
             if not is_value(part):
                 number = per_channel(part, call.shape)
                 if number is None:
                     return None
-                constant = constant + number * factor
+                constant, given = constant + number * factor, given + number * factor
                 continue
             if part.shape != call.shape:
                 return None
+            written.append((part, np.atleast_1d(factor)))
             inner = self.sum(part)
             cancelled |= inner.cancelled
             constant = constant + inner.constant * factor
             for value, weight in inner.terms.items():
                 terms[value] = terms.get(value, np.zeros(1)) + weight * factor
         left = {value: weight for value, weight in terms.items() if (np.abs(weight) > 1e-12).any()}
-        return _Sum(left, constant, cancelled or len(left) < len(terms))
+        return _Sum(left, constant, cancelled or len(left) < len(terms), (written, given))
 
     # Functions.
 
@@ -187,17 +193,20 @@ class Functions:
         return None if g is None else (source, g)
 
     def _of_sum(self, call: Call, total: _Sum) -> tuple[Value, Piecewise] | None:
-        parts = [(self.of(value), weight) for value, weight in total.terms.items()]
-        if not parts:
+        if not total.terms:
             any_value = next(a for a in call.args if is_value(a))
             return self.of(any_value)[0], Piecewise.line(0.0, total.constant)
-        source = parts[0][0][0]
-        if any(other is not source for (other, _), _ in parts):
-            return None
-        f = Piecewise.line(0.0, total.constant)
-        for (_, g), weight in parts:
-            f = f + g.scaled(weight)
-        return source, f
+        forms = [(list(total.terms.items()), total.constant)]
+        if total.parts is not None and not total.cancelled:
+            forms.insert(0, total.parts)
+        for terms, constant in forms:
+            found = [(*self.of(value), weight) for value, weight in terms]
+            if all(source is found[0][0] for source, _, _ in found):
+                f = Piecewise.line(0.0, constant)
+                for _, g, weight in found:
+                    f = f + g.scaled(weight)
+                return found[0][0], f
+        return None
 
     def _ofone(self, call: Call, op: str, f: Piecewise) -> Piecewise | None:
         """Operations on one value, with constants."""

@@ -157,6 +157,11 @@ class _Storage:
 class Recorder(TorchDispatchMode):
     active: Recorder | None = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and importing torch._dynamo takes seconds."""
+        return False
+
     def __init__(self, names: dict[nn.Module, str], opaque: Layers) -> None:
         super().__init__()
         self.names, self.opaque = names, opaque
@@ -216,7 +221,10 @@ class Recorder(TorchDispatchMode):
 
     def where(self, op: str) -> Where:
         level = self.modules[-1] if self.modules else _Level("", "", False, 0)
-        name = level.path if level.leaf and level.path else self.name(op)
+        if level.path and (level.leaf or op in _MAIN):
+            name = level.path if level.leaf else self.name(level.path)
+        else:
+            name = self.name(op)
         return Where(name, level.path, level.layer, _line())
 
     def name(self, op: str) -> str:

@@ -73,25 +73,29 @@ class _Runner:
     name: str
     shape: ir.Shape
     warnings: list[str] = field(default_factory=list)
+    training: list[nn.Module] = field(default_factory=list)  # modules that were, the last time
 
     def __post_init__(self) -> None:
         if not callable(self.model):
             raise ExportError(f"a module or a function of images is expected, not {type(self.model).__name__}")
-        images = torch.randn(_TRIES, 1, *self.shape, generator=torch.Generator().manual_seed(0))
-        with torch.no_grad(), standing_in(torch.float32) as training:
-            self._result(images[0])
-        own = training if not isinstance(self.model, nn.Module) else [m for m in self.model.modules() if m.training]
-        if own:
+        images = torch.randn(_TRIES, *self.shape, generator=torch.Generator().manual_seed(0))
+        (narrow,) = self.run(images[:1])
+        modules = self.model.modules() if isinstance(self.model, nn.Module) else self.training
+        if any(module.training for module in modules):
             self.warnings.append(f"{self.name} was in training mode; exported as in eval mode")
-        self.dtype = torch.float64 if self._agrees(images) else torch.float32
-        self.batches = self._takes_batches(images[:2, 0].to(self.dtype))
+        self.dtype = torch.float64 if self._agrees(images, narrow) else torch.float32
+        self.batches = self._takes_batches(images[:2].to(self.dtype))
 
-    def run(self, x: Tensor) -> list[np.ndarray]:
-        """What the network returns, in eval mode and the precision of x."""
-        with torch.no_grad(), standing_in(x.dtype):
-            result = self._result(x)
-        tensors = result if isinstance(result, (tuple, list)) else [result]
-        return [np.asarray(t.detach().numpy()) for t in tensors if isinstance(t, Tensor)]
+    def run(self, *images: Tensor) -> list[list[np.ndarray]]:
+        """What the network returns for each of several inputs, in eval mode and their precision."""
+        found = []
+        with torch.no_grad(), standing_in(images[0].dtype) as training:
+            for x in images:
+                result = self._result(x)
+                tensors = result if isinstance(result, (tuple, list)) else [result]
+                found.append([np.asarray(t.detach().numpy()) for t in tensors if isinstance(t, Tensor)])
+        self.training = training
+        return found
 
     def _result(self, x: Tensor) -> Any:
         try:
@@ -115,29 +119,28 @@ class _Runner:
         dtype = self.dtype if images.dtype == np.float64 else torch.float32
         x = torch.tensor(images).to(dtype)
         parts = [x] if self.batches else [x[i : i + 1] for i in range(len(x))]
-        found = [self.run(part) for part in parts]
+        found = self.run(*parts)
         outputs = [np.concatenate([_rows(f[i], len(p)) for f, p in zip(found, parts)]) for i in range(len(found[0]))]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    def _agrees(self, images: Tensor) -> bool:
+    def _agrees(self, images: Tensor, first: list[np.ndarray]) -> bool:
         """Whether float64 gives the same: for one of a few images, as a sign may be different in others."""
-        for image in images:
-            narrow = self.run(image)
+        for i in range(len(images)):
+            narrow = self.run(images[i : i + 1])[0] if i else first
             try:
-                wide = self.run(image.double())
+                (wide,) = self.run(images[i : i + 1].double())
             except ExportError:
                 return False
             if all(_near(a, b) for a, b in zip(narrow, wide)):
                 return True
         return False
 
-    def _takes_batches(self, images: Tensor) -> bool:
+    def _takes_batches(self, pair: Tensor) -> bool:
         """Whether images do not know of each other."""
         try:
-            together = self.run(images)
+            together, *alone = self.run(pair, pair[:1], pair[1:])
         except ExportError:
             return False
-        alone = [self.run(images[i : i + 1]) for i in range(len(images))]
         expected = [np.concatenate(parts) if parts[0].ndim else np.array(0.0) for parts in zip(*alone)]
         same = len(together) == len(expected) and all(_near(a, b) for a, b in zip(together, expected))
         if not same:
