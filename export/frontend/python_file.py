@@ -70,7 +70,7 @@ def _made(path: Path, name: str) -> Any:
         raise ExportError(f"{path}:{name}() fails, it is called without arguments: {_line(e)}") from None
     if not callable(made):
         raise ExportError(f"{path}:{name}() gives a {type(made).__name__}, expected a torch.nn.Module")
-    return made
+    return made.eval() if isinstance(made, nn.Module) else made
 
 
 def _load(model: Any, text: str, weights: Path) -> None:
