@@ -74,7 +74,7 @@ def arranged(name: str, x: Arranged, node: Callable[[Call], ir.Node]) -> ir.Node
         return _laid_over(name, x, node)
     parts = _parts(found)
     if len(parts) > _MOST_PARTS:
-        return f"elements are moved between channels and pixels, in {len(parts)} different ways"
+        return f"its elements are moved between channels and pixels in {len(parts)} different ways"
     nodes = [
         _gathered(name if len(parts) == 1 else f"{name}.{i}", part, found, x, node, shape)
         for i, part in enumerate(parts)
@@ -149,7 +149,9 @@ def _laid_over(name: str, x: Arranged, node: Callable[[Call], ir.Node]) -> ir.No
         alone = Arranged(np.where(which == i, x.index, 0), [ZERO, call], x.where)
         pieces = _rectangles(alone)
         if pieces is None or len(terms) + len(pieces) > _MOST_PARTS:
-            return "elements are moved between channels and pixels in a way that is not slicing, padding or shuffling"
+            return (
+                "its elements are moved between channels and pixels in a way that is not slicing, padding or shuffling"
+            )
         for piece in pieces:
             made = arranged(f"{name}.{len(terms)}", piece, node)
             if isinstance(made, str):

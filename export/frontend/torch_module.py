@@ -80,10 +80,10 @@ class _Runner:
             raise ExportError(f"a module or a function of images is expected, not {type(self.model).__name__}")
         images = torch.randn(_TRIES, *self.shape, generator=torch.Generator().manual_seed(0))
         (narrow,) = self.run(images[:1])
-        modules = self.model.modules() if isinstance(self.model, nn.Module) else self.training
-        if any(module.training for module in modules):
-            self.warnings.append(f"{self.name} was in training mode; exported as in eval mode")
+        training = self.training
         self.dtype = torch.float64 if self._agrees(images, narrow) else torch.float32
+        if any(module in self.training for module in training):  # others are made at every call
+            self.warnings.append(f"{self.name} was in training mode; exported as in eval mode")
         self.batches = self._takes_batches(images[:2].to(self.dtype))
 
     def run(self, *images: Tensor) -> list[list[np.ndarray]]:

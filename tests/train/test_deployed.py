@@ -18,6 +18,7 @@ from ovsw.export.frontend.torch_module import trace
 from ovsw.networks import InputSpec, network
 from ovsw.nn import BinaryConv2d, create
 from ovsw.train import Deployed, freeze
+from ovsw.train.calls import in_eval
 from ovsw.train.integers import Integers
 
 from support.deploying import Drawn
@@ -291,3 +292,14 @@ def test_weights_that_are_not_finite() -> None:
         model.get_parameter("norm.weight")[0] = float("nan")
     with pytest.raises(ExportError, match="norm: 1 of 16 values of weight are not finite"):
         deployed(random_pixels(CIFAR))
+
+
+def test_a_copy_in_eval_mode_shares_weights_of_its_type() -> None:
+    model = Gentle()
+    shared = in_eval(model, torch.float32)
+    assert shared is not model
+    ours, theirs = model.state_dict(), shared.state_dict()
+    assert [k for k in ours if ours[k].data_ptr() != theirs[k].data_ptr()] == []
+    double = in_eval(model, torch.float64).state_dict()
+    assert {v.dtype for v in double.values() if v.is_floating_point()} == {torch.float64}
+    assert torch.equal(double["conv.weight"].float(), ours["conv.weight"])
