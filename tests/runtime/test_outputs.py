@@ -1,0 +1,89 @@
+"""Networks with several outputs, with maps as outputs, and with probabilities instead of logits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ovsw import Engine
+from ovsw import format as bnn
+
+
+def network(numerics: str = "float") -> bnn.Model:
+    """The image itself (or its first convolution), its mean over all pixels, and the softmax of that."""
+    model = bnn.Model([], [], [], output=0, mean=0, std=1, numerics=numerics)
+    integer = numerics == "integer"
+    model.add_value("u8" if integer else "f32", 3, 4, 5)
+    model.add_tensor(np.zeros(3))
+    model.add_tensor(np.ones(3))
+    if integer:
+        stream = model.add_value("i16", 3, 4, 5)
+        weight = np.zeros((3, 1, 1, 3), np.int16)
+        weight[range(3), 0, 0, range(3)] = 1
+        tensors = {"weight": (weight, "i16"), "offset": (np.zeros(3), "i32"), "shift": (np.zeros(3), "u8")}
+        refs = {name: model.add_tensor(array, dtype) for name, (array, dtype) in tensors.items()}
+        model.ops.append(bnn.Op("conv", "stem", 0, out=stream, **refs))
+    else:
+        stream = 0
+    image, mean, softmax = (model.add_value("f32", 3, *size) for size in ((4, 5), (1, 1), (1, 1)))
+    if integer:
+        pooled = model.add_value("i16", 3, 1, 1)
+        one = {"scale": model.add_tensor(np.ones(3), "i16"), "offset": model.add_tensor(np.zeros(3), "i32")}
+        shift = model.add_tensor(np.zeros(3), "u8")
+        model.ops.append(bnn.Op("avgpool", "mean", stream, out=pooled, window=(4, 5), shift=shift, **one))
+        for source, to in ((stream, image), (pooled, mean)):
+            scale = model.add_tensor(np.full(3, 1.0 / 255 if to == image else 1.0 / 255 / 20), "f64")
+            model.ops.append(
+                bnn.Op("to_float", "read", source, out=to, scale=scale, offset=model.add_tensor(np.zeros(3), "f64"))
+            )
+    else:
+        model.ops.append(bnn.Op("eltwise", "copy", 0, out=image))
+        model.ops.append(bnn.Op("avgpool", "mean", 0, out=mean, window=(4, 5)))
+    model.ops.append(bnn.Op("softmax", "probabilities", mean, out=softmax))
+    model.output, model.more_outputs = mean, [image, softmax]
+    return model
+
+
+@pytest.mark.parametrize("numerics", ["float", "integer"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_several_outputs(isa: str, numerics: str, threads: int) -> None:
+    engine = Engine(bnn.to_bytes(network(numerics)), isa=isa, threads=threads)
+    assert engine.output_shapes == [(3, 1, 1), (3, 4, 5), (3, 1, 1)]
+    assert engine.num_classes == 3
+    assert "3x4x5 -> 3, 3x4x5, 3" in repr(engine)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3)).astype(np.uint8)
+    mean, image, softmax = engine.run(pixels)
+    values = pixels.transpose(0, 3, 1, 2) / 255
+    assert [a.shape for a in (mean, image, softmax)] == [(2, 3), (2, 3, 4, 5), (2, 3)]
+    np.testing.assert_allclose(image, values, rtol=1e-6)
+    np.testing.assert_allclose(mean, values.mean(axis=(2, 3)), rtol=1e-6)
+    exp = np.exp(values.mean(axis=(2, 3)))
+    np.testing.assert_allclose(softmax, exp / exp.sum(axis=1, keepdims=True), rtol=1e-6)
+    one = engine.run(pixels[1])
+    assert [a.shape for a in one] == [(3,), (3, 4, 5), (3,)]
+    assert all(a.tolist() == b[1].tolist() for a, b in zip(one, (mean, image, softmax)))
+    label, probability = engine.classify(pixels[0], k=1)[0]
+    assert label == f"class {mean[0].argmax()}"
+    assert probability == pytest.approx(float(softmax[0].max()), rel=1e-6)
+
+
+def test_a_map_as_the_first_output() -> None:
+    model = network()
+    model.output, model.more_outputs = model.more_outputs[0], []
+    model.metadata = {"labels": ["red", "green", "blue"]}
+    engine = Engine(bnn.to_bytes(model))
+    assert engine.run(np.zeros((4, 5, 3), np.uint8)).shape == (3, 4, 5)
+    with pytest.raises(ValueError, match="the first output is a map of 3x4x5, no vector of class scores"):
+        engine.classify(np.zeros((4, 5, 3), np.uint8))
+
+
+@pytest.mark.parametrize("kind", ["softmax", "log_softmax"])
+def test_probabilities_are_not_made_twice(kind: str) -> None:
+    model = network()
+    model.output, model.more_outputs = model.more_outputs[1], []
+    model.ops[-1].kind = kind
+    model.metadata = {"output": "probabilities" if kind == "softmax" else "log_probabilities"}
+    image = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+    exp = np.exp(image.astype(np.float64).mean(axis=(1, 2)))
+    found = dict(Engine(bnn.to_bytes(model)).classify(image))
+    assert [found[f"class {i}"] for i in range(3)] == pytest.approx((exp / exp.sum()).tolist(), rel=1e-5)
