@@ -99,7 +99,7 @@ def _parts(found: Planes) -> list[np.ndarray]:
         keys.append((source, found.rows[c].tobytes(), found.columns[c].tobytes(), fill if gaps else None))
         if source >= 0:
             fills[keys[c]] = fill
-    for c in np.flatnonzero(found.source < 0):
+    for c in map(int, np.flatnonzero(found.source < 0)):
         beside = keys[real[max(0, np.searchsorted(real, c) - 1)]]
         if np.isnan(fills[beside]) or fills[beside] == found.value[c]:
             keys[c], fills[beside] = beside, float(found.value[c])

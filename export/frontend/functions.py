@@ -6,6 +6,7 @@ through estimators vanish here: they add and subtract the same thing. `Functions
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +15,23 @@ import torch
 
 from ovsw.export.frontend.lattice import COMPARISONS, ROUNDINGS, Piecewise
 from ovsw.export.frontend.recorder import Recording
-from ovsw.export.frontend.values import ELEMENTWISE, Arranged, Call, Value, array, is_value, names, per_channel
+from ovsw.export.frontend.values import (
+    ELEMENTWISE,
+    Arranged,
+    Call,
+    Value,
+    array,
+    is_value,
+    names,
+    numbers_of,
+    per_channel,
+)
 
 _INF = float("inf")
 _IDENTITY = Piecewise.line(1.0, 0.0)
 
 # Increasing functions: f(x) and t compare as x and the inverse at t do.
-_INVERSES = {
+_INVERSES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tanh": np.arctanh,
     "sigmoid": lambda t: np.log(t) - np.log1p(-t),
     "exp": np.log,
@@ -332,11 +343,10 @@ class Functions:
                     return None
                 signs = torch.from_numpy(np.where(constants == first.hi[0], 1.0, -1.0))
                 new: Value = self.call("constant", (signs,), replace(source, shape=tuple(signs.shape)), value)
-                index[here] = new.start + np.arange(new.size)
+                index[here] = numbers_of(new)
             else:
                 new = step.of
-                numbers = new.index.reshape(-1) if isinstance(new, Arranged) else new.start + np.arange(new.size)
-                index[here] = numbers[place[here]]
+                index[here] = numbers_of(new)[place[here]]
             sources.update({s.start: s for s in (new.sources if isinstance(new, Arranged) else [new])})
         moved = Arranged(index, [sources[start] for start in sorted(sources)], value.where)
         return moved, _function(first)

@@ -17,7 +17,7 @@ from ovsw.export.frontend.arrange import arranged
 from ovsw.export.frontend.functions import Functions, Step, limits_of
 from ovsw.export.frontend.lattice import Piecewise
 from ovsw.export.frontend.recorder import Recording
-from ovsw.export.frontend.values import Arranged, Call, Value, frame, is_value, per_channel, same_call
+from ovsw.export.frontend.values import Arranged, Call, Value, frame, is_value, numbers_of, per_channel, same_call
 
 _MOST_BREAKS = 4
 Handler = Callable[["Lowering", Call], ir.Node]
@@ -94,10 +94,10 @@ class Lowering:
         """A map whose channels, rows or columns are one, repeated."""
         if x.shape == shape:
             return x
-        index = [np.arange(n) if n == m else np.zeros(m, int) for n, m in zip(x.shape, shape)]
         if any(n not in (1, m) for n, m in zip(x.shape, shape)):
             raise RefusedError(f"a map of {x.shape} cannot be broadcast to {shape}")
-        return ir.Gather(f"{name}.expanded", [x], shape, *index)
+        channels, rows, columns = (np.arange(m) if n == m else np.zeros(m, int) for n, m in zip(x.shape, shape))
+        return ir.Gather(f"{name}.expanded", [x], shape, channels, rows, columns)
 
     def operand(self, call: Call, x: Value, whole: bool = False) -> ir.Node:
         """An operand as a map of the result's shape, or of one pixel, if not `whole`."""
@@ -128,7 +128,7 @@ class Lowering:
     def reshaped(self, x: Value, shape: Sequence[int]) -> Value:
         if tuple(x.shape) == tuple(shape):
             return x
-        index = x.index if isinstance(x, Arranged) else np.arange(x.start, x.start + x.size)
+        index = numbers_of(x)
         sources = x.sources if isinstance(x, Arranged) else [x]
         return self.value(index.reshape(shape), Arranged(index, sources, x.where))
 
@@ -188,7 +188,7 @@ class Lowering:
             before = f.slope[0] if k == 0 else np.zeros_like(t)
             after = np.where(some, f.slope[k + 1] - (0.0 if k == 0 else f.slope[k]), before)
             jump = np.where(some, (f.slope[k + 1] * t + f.offset[k + 1]) - (f.slope[k] * t + f.offset[k]), 0.0)
-            terms = []
+            terms: list[ir.Node] = []
             if before.any() or after.any():
                 if (after == 1).all() and not before.any():
                     terms.append(ir.Act(name, [shifted], x.shape, "clamp", 0.0, np.inf))

@@ -64,8 +64,8 @@ def _adaptive(low: Lowering, call: Call) -> ir.Node:
         window.append(size if n % m else n // m)
         index.append(np.concatenate(list(repeats)) if n % m else np.arange(n))
     if [len(i) for i in index] != list(x.shape[1:]):
-        size = (x.shape[0], len(index[0]), len(index[1]))
-        x = ir.Gather(f"{call.where.name}.repeated", [x], size, np.arange(x.shape[0]), *index)
+        repeated = (x.shape[0], len(index[0]), len(index[1]))
+        x = ir.Gather(f"{call.where.name}.repeated", [x], repeated, np.arange(x.shape[0]), index[0], index[1])
     kind = ir.MaxPool if "max" in call.op else ir.AvgPool
     return kind(call.where.name, [x], shape, (window[0], window[1]), (window[0], window[1]), (0, 0))
 

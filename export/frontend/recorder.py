@@ -36,6 +36,7 @@ from ovsw.export.frontend.values import (
     array,
     is_value,
     names,
+    numbers_of,
     per_channel,
     same_call,
 )
@@ -159,7 +160,7 @@ class _Storage:
         return self.numbers
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     active: Recorder | None = None
 
     @classmethod
@@ -168,7 +169,7 @@ class Recorder(TorchDispatchMode):
         return False
 
     def __init__(self, names: dict[nn.Module, str], opaque: Layers) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names, self.opaque = names, opaque
         self.calls: list[Call] = []
         self.modules: list[_Level] = []
@@ -373,15 +374,11 @@ class Recorder(TorchDispatchMode):
         """The numbers of a tensor's elements, in its shape; those of a constant if it is one."""
         storage = self.storages.get(tensor.untyped_storage().data_ptr())
         if storage is None or tensor.numel() == 0:
-            return self.numbers_of(self.constant(tensor))
+            return torch.from_numpy(numbers_of(self.constant(tensor))).view(tensor.shape)
         if storage.call is not None:
             return storage.call.start + _view(torch.arange(_elements(tensor)), tensor)
         assert storage.numbers is not None
         return _view(storage.numbers, tensor).clone()
-
-    @staticmethod
-    def numbers_of(call: Call) -> Tensor:
-        return torch.arange(call.start, call.start + call.size).view(call.shape)
 
     def arrangement(self, index: np.ndarray, where: Where) -> Value | None:
         starts = np.fromiter((call.start for call in self.calls), np.int64, len(self.calls))
@@ -408,7 +405,7 @@ class Recorder(TorchDispatchMode):
             result = self.untraced(func, args, kwargs, tensors)
             for t in _written(func, args, kwargs):
                 if isinstance(t, Tensor) and t.untyped_storage().data_ptr() in self.storages:  # beside traced elements
-                    self.write(t, self.numbers_of(self.constant(t)), self.where(_op(func)))
+                    self.write(t, torch.from_numpy(numbers_of(self.constant(t))).view(t.shape), self.where(_op(func)))
             return result
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             with self:  # made of other operations, which inference mode does not take apart
@@ -664,12 +661,11 @@ def _in_order_of_source(
         return args, shape, None
     places = [np.arange(v.size) if isinstance(v, Call) else v.order() for v in values]
     sources = [v if isinstance(v, Call) else v.sources[0] for v in values]
-    if any(p is None or not np.array_equal(p, places[0]) for p in places):
-        return args, shape, None
-    if any(s.shape != sources[0].shape for s in sources):
-        return args, shape, None
     order, there = places[0], sources[0].shape
-    assert order is not None
+    if order is None or any(p is None or not np.array_equal(p, order) for p in places):
+        return args, shape, None
+    if any(s.shape != there for s in sources):
+        return args, shape, None
     moved: list[Any] = []
     waiting = iter(sources)
     for a in args:
@@ -702,8 +698,7 @@ def _as_layer(
         return None
     flipped = is_value(right)
     constant, value = (left, right) if flipped else (right, left)
-    index = value.index if isinstance(value, Arranged) else np.arange(value.start, value.start + value.size)
-    index = index.reshape(value.shape)
+    index = numbers_of(value).reshape(value.shape)
     if constant.ndim == 3:
         if not bool((constant == constant[:1]).all()) or (flipped and len(index) > 1):
             return None

@@ -70,7 +70,7 @@ class _Standins:
         return self.copies[id(tensor)][1]
 
     def _copy(self, tensor: Tensor, name: str) -> Tensor:
-        if tensor.is_meta or isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+        if tensor.is_meta or nn.parameter.is_lazy(tensor):
             raise ExportError(f"{name} has no values (it is on the meta device or not initialised); load weights first")
         dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
         try:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 import torch
 
 from ovsw.export import ir
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard  # Python 3.9 has none
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,13 @@ class Arranged:
 Value = Union[Call, Arranged]
 
 
+def numbers_of(value: Value) -> np.ndarray:
+    """The numbers of a value's elements, in their order."""
+    if isinstance(value, Arranged):
+        return value.index.reshape(-1)
+    return np.arange(value.start, value.start + value.size)
+
+
 def names(text: str) -> frozenset[str]:
     """The words of a text."""
     return frozenset(text.split())
@@ -115,7 +125,7 @@ def same_call(index: np.ndarray, sources: list[Call]) -> Call | None:
     return call if np.array_equal(index.reshape(-1), np.arange(call.start, call.start + call.size)) else None
 
 
-def is_value(x: Any) -> bool:
+def is_value(x: Any) -> TypeGuard[Value]:
     return isinstance(x, (Call, Arranged))
 
 
