@@ -109,9 +109,13 @@ class _Writer:
         return values[node]
 
     def op(self, kind: str, name: str, *inputs: str, **attributes: Any) -> str:
-        """Adds a node; returns the name of its value: the node's own, made unique where several nodes share it."""
+        """Adds a node; returns the name of its value: the node's own, made unique where several nodes share it.
+
+        The node has that name, too, as ONNX Runtime wants unique ones, and its own one in the doc string.
+        """
         value = self.unique(name)
-        self.nodes.append(helper.make_node(kind, list(inputs), [value], name=name, **attributes))
+        own = "" if value == name else name
+        self.nodes.append(helper.make_node(kind, list(inputs), [value], value, own, **attributes))
         return value
 
     def unique(self, name: str) -> str:

@@ -81,6 +81,9 @@ def load(path: Path) -> onnx.ModelProto:
         raise ExportError(f"{path}: is not an ONNX file, or a part of one") from None
     if not model.graph.node or not model.opset_import:
         raise ExportError(f"{path}: is not an ONNX file, or one without a network")
+    if model.producer_name == "ovsw":  # whose nodes have the names that they share in their doc strings
+        for node in model.graph.node:
+            node.name = node.doc_string or node.name
     opset, newest = _opset(model), onnx.defs.onnx_opset_version()
     if not OLDEST <= opset <= newest:
         raise ExportError(f"{path}: has opset {opset}, known are {OLDEST} to {newest}")

@@ -126,8 +126,8 @@ def test_a_registered_network_gives_the_file_of_its_checkpoint(tmp_path: Path) -
     model.load_state_dict(state_of(R20, 10), strict=False)
     torch.save(model.state_dict(), tmp_path / "c.pth")
     for numerics in ("float", "integer"):
-        export(tmp_path / "c.pth", tmp_path / "a.bnn", ExportOptions(numerics=numerics, verify=0, force=True))
-        export_module(model, (1, 3, 32, 32), tmp_path / "b.bnn", numerics=numerics, verify=0, force=True, **CIFAR)
+        export(tmp_path / "c.pth", tmp_path / "a.bnn", ExportOptions(numerics=numerics, verify=1, force=True))
+        export_module(model, (1, 3, 32, 32), tmp_path / "b.bnn", numerics=numerics, verify=1, force=True, **CIFAR)
         first, second = bnn.read(tmp_path / "a.bnn"), bnn.read(tmp_path / "b.bnn")
         assert first.metadata != second.metadata
         first.metadata = second.metadata = {}
@@ -148,8 +148,8 @@ def test_other_numbers_of_channels(channels: int, tmp_path: Path) -> None:
 
 def test_wrapped_and_half_precision_modules(tmp_path: Path) -> None:
     model = Small()
-    plain = export_module(model, SHAPE, tmp_path / "m.bnn", name="m", verify=0, **CIFAR)
-    wrapped = export_module(nn.DataParallel(model), SHAPE, tmp_path / "w.bnn", name="m", verify=0, **CIFAR)
+    plain = export_module(model, SHAPE, tmp_path / "m.bnn", name="m", verify=1, **CIFAR)
+    wrapped = export_module(nn.DataParallel(model), SHAPE, tmp_path / "w.bnn", name="m", verify=1, **CIFAR)
     assert (tmp_path / "m.bnn").read_bytes() == (tmp_path / "w.bnn").read_bytes()
     assert wrapped.layers == plain.layers
     half = copy.deepcopy(model).half()

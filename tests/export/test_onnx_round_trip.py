@@ -45,7 +45,7 @@ def test_onnx_runtime_gives_the_float_files_logits(written: tuple[Any, Source, P
     case = judged(arch, state, size)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (got,) = session.run(None, {"input": case.x})
-    engine = Candidate(build(source.graph, source.input.mean, source.input.std, {})[0]).engine
+    engine = Candidate(build(source.graph, source.input.mean, source.input.std, {})).engine
     np.testing.assert_allclose(got, case.expected, 1e-4, 1e-4)
     np.testing.assert_allclose(got, engine.run(case.x), 1e-4, 1e-4)
 

@@ -212,7 +212,7 @@ def test_refused(place: Place) -> None:
 
     for name, options, words in (
         ("float.bnn", ExportOptions(labels="cifar10", numerics="float"), "computes in float"),
-        ("unnamed.bnn", ExportOptions(), "has no class names"),
+        ("unnamed.bnn", ExportOptions(labels="none"), "has no class names"),
     ):
         export(checkpoint, place.path / name, options)
         place.refuses(words, model=name)

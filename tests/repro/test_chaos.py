@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from ovsw import Engine
 from ovsw.datasets import open_split
 from ovsw.export import ExportOptions, export
+from ovsw.export.passes import Built, build
 from ovsw.nn import create
 from ovsw.repro.chaos import ROUNDINGS, Comparison, Watched, fixed_point, load_network, through
 from ovsw.repro.cli import main
@@ -221,11 +223,16 @@ def test_refusals(material: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
         assert not (tmp_path / "o" / "chaos").exists()
 
 
+def _without_calibration(*arguments: Any, **options: Any) -> Built:
+    return build(*arguments, **{**options, "calibration": None})
+
+
 def test_what_cannot_be_an_integer_file_is_said(
     material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ovsw.repro.chaos.ROUNDINGS", {"Q13 stream": fixed_point(13)})  # the network is large
     monkeypatch.setattr("ovsw.repro.chaos.FILES", {"integer file": ExportOptions(numerics="integer")})
+    monkeypatch.setattr("ovsw.export.pipeline.build", _without_calibration)
     options = ["--data", str(material / "data"), "-o", str(tmp_path), "--images", "2", "--depth-images", "1"]
     assert main(["chaos", "--model", str(material / "r18.pth"), *options, "--jobs", "1"]) == 0
     found = json.loads((tmp_path / "chaos" / "chaos.json").read_text())

@@ -103,6 +103,9 @@ def test_info(model: str, capsys: pytest.CaptureFixture[str]) -> None:
         "bits": 1,
         "bytes": 64 * 9 * 8 + 64 * 16,
         "stores": "f32+bits",
+        "second": None,
+        "groups": 1,
+        "dilation": [1, 1],
     }
 
 

@@ -62,7 +62,8 @@ def assert_bits_of_the_file(model: nn.Module, spec: InputSpec, widths: dict[str,
         if record.out is not None:
             np.testing.assert_array_equal(n, values[record.out], err_msg=record.name)
         if record.bits is not None:
-            np.testing.assert_array_equal(n >= 0, values[record.bits], err_msg=record.name)
+            threshold = 0 if record.threshold is None else file.tensors[record.threshold].array
+            np.testing.assert_array_equal(n >= threshold, values[record.bits], err_msg=record.name)
     np.testing.assert_array_equal(values[file.output].reshape(len(pixels), -1), expected)
     assert expected.std() > 0.01
     for logits in found:

@@ -164,7 +164,7 @@ def test_a_cifar_run_answers_with_names(kind: str, tmp_path: Path) -> None:
     found = input_of(tmp_path / "run")
     assert (found.mean, found.std) == NORMALISATIONS["cifar10"]
     target = tmp_path / "m.bnn"
-    assert export_main([str(tmp_path / "run" / "model_best.pth"), "-o", str(target), "--verify", "0"]) == 0
+    assert export_main([str(tmp_path / "run" / "model_best.pth"), "-o", str(target), "--verify", "1"]) == 0
     assert Engine(target).labels[3] == ("cat" if kind == "CIFAR-10's" else "c3")
 
 

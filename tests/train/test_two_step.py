@@ -314,7 +314,7 @@ def test_golden(tmp_path: Path) -> None:
     assert np.abs(oracle.logits(REACT18, state, x[:1]) - io["logits64"][:1]).max() < 1e-11
     assert np.abs(oracle.min_margin(REACT18, state, x[:1]) - io["min_margin"][:1]).max() < 1e-11
     torch.save(saved, tmp_path / "c.pth")
-    engine = export(tmp_path / "c.pth", tmp_path / "m.bnn", "--verify", "0")
+    engine = export(tmp_path / "c.pth", tmp_path / "m.bnn", "--verify", "1")
     (tmp_path / "c.pth").unlink()
     assert np.abs(engine.run(x) - io["logits64"]).max() < TOLERANCE
 

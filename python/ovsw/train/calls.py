@@ -223,6 +223,8 @@ def _adaptive_pool(name: str, inputs: list[ir.Node], shape: ir.Shape, _: Any) ->
     if h % oh or w % ow:
         return ir.Unsupported(name, inputs, shape, f"adaptive pool from {h}x{w} to {oh}x{ow} is not supported")
     window = (h // oh, w // ow)
+    if window == (1, 1):
+        return inputs[0]
     return ir.AvgPool(name, inputs, shape, window, window, (0, 0))
 
 

@@ -20,7 +20,7 @@ from ovsw.export.passes.lower import Lowered
 _CHUNK = 1 << 17  # elements that are scaled and shifted together: they stay in the cache from one pass to the next
 _CORES = (ir.Dot, ir.Conv, ir.Linear, ir.AvgPool, ir.MaxPool, ir.ChannelPad)
 _PAIRS = ("scale", "slope")  # tensors that may have a second row
-_SIGNED = 2.0**-10  # a centre is kept this far from 0 and 1, so that what n stands for has the sign of n
+_SIGNED = 2.0**-10  # a whole centre is moved by this, so that no n stands for 0 itself, whose sign is a matter of taste
 
 
 def pixels(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -33,7 +33,7 @@ def meaning(op: Lowered, n: Tensor) -> Tensor:
     """What the numbers of an op's map stand for, float32, with the signs that the op's bits have."""
     if op.centre is None:
         return n  # logits
-    centre = _per_channel(np.clip(op.centre, _SIGNED, 1 - _SIGNED), n).to(n.dtype)
+    centre = _per_channel(np.where(op.centre == np.rint(op.centre), op.centre + _SIGNED, op.centre), n).to(n.dtype)
     return (n + centre).mul_(1 / op.steps).float()
 
 
