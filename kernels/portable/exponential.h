@@ -16,7 +16,7 @@ OVSW_INLINE double power_of_two(int k) {
 OVSW_INLINE double exponential(double x) {
   constexpr double kFactorial[] = {1.,    1.,     2.,      6.,       24.,       120.,       720.,
                                    5040., 40320., 362880., 3628800., 39916800., 479001600., 6227020800.};
-  x = x < -745.0 ? -745.0 : x;
+  x = x >= -745.0 ? x : -745.0;  // also of NaN, which no integer holds
   x = x > 709.0 ? 709.0 : x;
   const double scaled = x * 1.4426950408889634 + 0.5;
   int k = int(scaled);
