@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,7 +71,7 @@ def _folders(root: Path) -> MemorySet | FolderSet:
 
 
 def measure(
-    reference: Callable[[np.ndarray], np.ndarray],
+    reference: Callable[[np.ndarray], Any],
     run: Callable[[np.ndarray], np.ndarray],
     images: MemorySet | FolderSet,
     spec: InputSpec,
@@ -83,7 +84,8 @@ def measure(
     exported: list[np.ndarray] = []
     expected: list[np.ndarray] = []
     for pixels in _batches(images, chosen, spec):
-        expected.append(reference(spec.normalised(pixels)).argmax(axis=1))
+        found = reference(spec.normalised(pixels))
+        expected.append((found[0] if isinstance(found, tuple) else found).argmax(axis=1))
         exported.append(run(pixels).argmax(axis=1))
     file, torch_ = np.concatenate(exported), np.concatenate(expected)
     shares = (float((a == b).mean()) for a, b in ((torch_, labels), (file, labels), (file, torch_)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,8 @@ class Source:
         name: the network's, for the file's metadata and the report.
         graph: what it computes, with nodes of the first group of `ir`.
         reference: its logits (n, classes) for normalised images (n, channels, height, width), computed in the
-            precision of these: proofs give float64, a measured accuracy float32.
+            precision of these: proofs give float64, a measured accuracy float32. Maps are (n, channels, height, width),
+            several outputs a tuple.
         input: the image it takes, and how that is prepared.
         parameters: how many it has, for a comparison of sizes.
         learned_scale: whether the binary layers' scales were trained.
@@ -32,7 +34,7 @@ class Source:
 
     name: str
     graph: ir.Graph
-    reference: Callable[[np.ndarray], np.ndarray]
+    reference: Callable[[np.ndarray], Any]
     input: InputSpec
     parameters: int
     learned_scale: bool = False

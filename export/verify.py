@@ -96,7 +96,7 @@ def verify(source: Source, candidate: Candidate, count: int, seed: int = 0) -> V
     errors = []
     while result.images < count:
         x = rng.normal(size=(1, *source.input.shape)).astype(np.float32)
-        expected = source.reference(x.astype(np.float64))[0]
+        expected = _joined(source.reference(x.astype(np.float64)))[0]
         error = float(np.abs(candidate.outputs(x)[0] - expected).max())
         errors.append(error)
         if error <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
@@ -128,7 +128,7 @@ def verify_integer(
     differing = int((candidate.outputs(images) != logits).any(axis=1).sum())
     if differing:
         raise VerifyError(f"the engine differs from the simulation on {differing} of {count} images")
-    expected = source.reference(spec.normalised(images).astype(np.float64))
+    expected = _joined(source.reference(spec.normalised(images).astype(np.float64)))
     if not np.isfinite(expected).all():
         raise VerifyError("the original gives values that are not finite")
     difference = np.abs(logits - expected)

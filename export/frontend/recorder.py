@@ -48,7 +48,7 @@ _MOVES: dict[str, tuple[int, ...]] = {
         repeat_interleave reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
         replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
         _upsample_nearest_exact2d pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle im2col cat stack
-        constant_pad_nd _unsafe_index index_fill zero view_copy tril triu _unsafe_view"""),
+        constant_pad_nd _unsafe_index index_fill zero view_copy tril triu _unsafe_view as_strided"""),
         (0,),
     ),
     **dict.fromkeys(names("slice_scatter select_scatter diagonal_scatter as_strided_scatter copy fill"), (0, 1)),
@@ -414,8 +414,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def untraced(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         """Executes what depends on no image; follows random numbers, which may be overwritten before they matter."""
-        result = func(*args, **kwargs)
         name = _op(func)
+        result = _defined(name, func(*args, **kwargs))
         drawn = _line() if torch.Tag.nondeterministic_seeded in func.tags else ""
         sources = tensors[1:] if name in ("copy_", "fill_", "zero_") else tensors
         marks = (self.random.get(t.untyped_storage().data_ptr()) for t in sources if _is_plain(t))
@@ -432,7 +432,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def traced(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         op = _op(func).rstrip("_")
         if op in _SHAPE_ONLY:
-            return func(*args, **kwargs)
+            return _defined(op, func(*args, **kwargs))
         if op in _READS_NUMBERS:
             raise self.refuse(
                 f"{_READS_NUMBERS[op]}; a file holds one sequence of operations for all images, torch.where can choose"
@@ -499,6 +499,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return [self.numbers(args[0])]
         if op == "copy":
             return [self.numbers(args[1])]
+        if op == "as_strided":  # strides of a dense tensor; of others only what takes all their elements in order
+            dense, numbers = args[0].is_contiguous(), self.numbers(args[0]).contiguous()
+            return [numbers.as_strided(args[1], args[2]) if dense else numbers.reshape(args[1])]
         if op in ("fill", "zero"):
             return [torch.as_tensor(self.moving(args[1]) if op == "fill" else ZERO.start).long()]
         for place in (i for i in _MOVES[op] if i < len(args)):
@@ -520,6 +523,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         others = [a for i, a in enumerate(args) if i not in data]
         if any(isinstance(t, Tensor) and self.read(t) is not None for t in tree_flatten((others, kwargs))[0]):
             return False
+        if op == "as_strided":
+            from_start = not (args[3] if len(args) > 3 else kwargs.get("storage_offset"))
+            return from_start and (args[0].is_contiguous() or math.prod(args[1]) == args[0].numel())
         if op in ("_to_copy", "to", "copy"):
             source = args[1] if op == "copy" else args[0]
             target = args[0].dtype if op == "copy" else kwargs.get("dtype") or source.dtype
@@ -604,6 +610,11 @@ def _op(func: Any) -> str:
 
 def _is_plain(t: Tensor) -> bool:
     return t.layout == torch.strided and t.device.type != "meta"
+
+
+def _defined(op: str, result: Any) -> Any:
+    """Memory that was asked for and not written yet holds zeros, so that all of it is the same constant."""
+    return result.zero_() if "empty" in op and isinstance(result, Tensor) else result
 
 
 def _elements(tensor: Tensor) -> int:

@@ -89,7 +89,7 @@ class _Runner:
     def run(self, *images: Tensor) -> list[list[np.ndarray]]:
         """What the network returns for each of several inputs, in eval mode and their precision."""
         found = []
-        with torch.no_grad(), standing_in(images[0].dtype) as training:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), standing_in(images[0].dtype) as training:
             for x in images:
                 result = self._result(x)
                 tensors = result if isinstance(result, (tuple, list)) else [result]
@@ -110,7 +110,7 @@ class _Runner:
     def graph(self) -> ir.Graph:
         names = {m: path for path, m in self.model.named_modules()} if isinstance(self.model, nn.Module) else {}
         image = torch.randn(1, *self.shape, generator=torch.Generator().manual_seed(1)).to(self.dtype)
-        with standing_in(self.dtype):
+        with torch.random.fork_rng(devices=[]), standing_in(self.dtype):
             recording = record(self._result, image, names, lambda module: LAYERS.get(type(module)))
             return Lowering(recording).graph(recording.outputs)
 

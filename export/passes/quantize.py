@@ -229,12 +229,7 @@ class _Quantizer:
         line = Line(np.abs(a) * steps, b * steps + residual.centre, taps)
         window = np.zeros(channels) if core.window_scale is None else a * core.window_scale * steps
         room = INT32 - residual.limit
-        steep = line.a > 32767
-        if steep.any():  # every dot product but one is beyond the clamp, and mostly stays there
-            count = f"{int(steep.sum())} of {channels} channels"
-            self.warnings.append(f"{op.name}: {count} have a scale over {32767 / steps:.2g}, cut to that")
-            line.a = np.where(steep, 32767, line.a)
-            line.value = np.where(steep, np.clip(line.value, -65534, 65534), line.value)
+        self.cut(op, line, steps)
 
         def at(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             m, o = line.at(s)
@@ -260,6 +255,15 @@ class _Quantizer:
         scale = best.weight if core.window_scale is None else np.stack([best.weight, second])
         constants = _constants(best.offset, best.shift, weight=("bits", signs), scale=("i16", scale))
         return self.stored(op, constants, steps)
+
+    def cut(self, op: Fused, line: Line, steps: float) -> None:
+        """A scale of more than 16 bits: every sum but one is beyond the clamp, and mostly stays there."""
+        steep = np.abs(line.a) > 32767
+        if steep.any():
+            count = f"{int(steep.sum())} of {len(steep)} channels"
+            self.warnings.append(f"{op.name}: {count} have a scale over {32767 / steps:.2g}, cut to that")
+            line.a = np.where(steep, np.sign(line.a) * 32767, line.a)
+            line.value = np.where(steep, np.clip(line.value, -65534, 65534), line.value)
 
     def conv(self, op: Fused, core: ir.Conv) -> Lowered:
         a, b = _scale_and_offset(op, len(core.weight))
@@ -316,6 +320,7 @@ class _Quantizer:
         steps = self.for_classifier(op, peak) or self.scales.before(op)
         a = a * (steps / source.steps)
         line = Line(a / taps, b * steps + a * source.centre + self.residual(op).centre, source.peak * taps)
+        self.cut(op, line, steps / source.steps)
         constants = self.scaled(op, line, _LIMIT * taps)
         return self.stored(op, constants, steps, min(_LIMIT, peak * steps + 1))
 

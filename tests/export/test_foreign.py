@@ -71,8 +71,10 @@ def test_default_file_is_what_it_says(name: str, tmp_path: Path) -> None:
     model, example, _ = made(HABITS[name])
     mean, std = (0.5,) * 3, (0.25,) * 3
     rng = np.random.default_rng(2)
-    pixels = rng.integers(0, 256, (6, *example.shape[1:]), dtype=np.uint8)
-    normal = (pixels / np.float32(255) - np.float32(0.5)) / np.float32(0.25)
+    channels, height, width = example.shape[1:]
+    pixels = rng.integers(0, 256, (6, height, width, channels), dtype=np.uint8)
+    scaled = (pixels / np.float32(255) - np.float32(0.5)) / np.float32(0.25)
+    normal = np.ascontiguousarray(scaled.transpose(0, 3, 1, 2))
     report = export_module(model, example, tmp_path / "m.bnn", mean=mean, std=std, calibration=normal)
     assert report.numerics == "integer", report.not_integer
     check_integers(model, report, pixels, normal, example.dtype)

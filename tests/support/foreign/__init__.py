@@ -10,6 +10,8 @@ from support.foreign import activations, hard, nonsense, structures, weights
 from support.foreign.common import Network
 from support.foreign.nonsense import Nonsense
 
-HABITS: dict[str, Network] = {**activations.HABITS, **weights.HABITS, **structures.HABITS}
-HARD: dict[str, Network] = hard.HARD
+_BEYOND = ("sign_bit", "halves_apart", "per_image_and_channel_mean")  # steps that the lattice does not have yet
+_ALL: dict[str, Network] = {**activations.HABITS, **weights.HABITS, **structures.HABITS}
+HABITS: dict[str, Network] = {name: network for name, network in _ALL.items() if name not in _BEYOND}
+HARD: dict[str, Network] = {**hard.HARD, **{name: _ALL[name] for name in _BEYOND}}
 NONSENSE: dict[str, Nonsense] = nonsense.NONSENSE
