@@ -1,7 +1,7 @@
 """Random whole models over every op, activation and field of format 1.2, in both numerics, valid by construction.
 
-The shape of a model is drawn from a `random.Random`: a real one makes the model of a seed, hypothesis' own one a model
-that it can shrink. The contents of tensors and images come from numpy's generator, with a seed that is drawn too.
+A model is that of a seed and a number of draws. With fewer draws it begins in the same way, which helps to find the op
+that a failure comes from.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ FLOAT, INTEGER = "float", "integer"
 LAST = ("softmax", "log_softmax", "to_float", "linear")  # what writes f32 in integer files
 
 
-def model_of(seed: int, numerics: str) -> tuple[bnn.Model, np.ndarray]:
+def model_of(seed: int, numerics: str, draws: int | None = None) -> tuple[bnn.Model, np.ndarray]:
     """The model of a seed, and two images for it."""
-    graph = Graph(random.Random(f"{numerics} {seed}"), numerics)
+    graph = Graph(seed, numerics, seed % 7 + 1 if draws is None else draws)
     return graph.model, graph.images(2)
 
 
 class Graph:
-    """A model, drawn op by op."""
+    """A model, drawn op by op; the contents of its tensors come from numpy's generator."""
 
-    def __init__(self, rng: random.Random, numerics: str) -> None:
-        self.rng, self.whole = rng, numerics == INTEGER
+    def __init__(self, seed: int, numerics: str, draws: int) -> None:
+        self.rng = rng = random.Random(f"{numerics} {seed}")
+        self.whole = numerics == INTEGER
         self.noise = np.random.default_rng(rng.getrandbits(32))
         c, h, w = rng.choice((1, 2, 3, 4)), rng.choice(SIDES), rng.choice(SIDES)
         self.model = m = bnn.Model([], [], [], output=0, mean=0, std=1, numerics=numerics)
@@ -42,7 +43,7 @@ class Graph:
         self.number = "i16" if self.whole else "f32"
         self.checker = Checker(m)
         self.add("conv" if self.whole or self.chance(0.7) else "eltwise")
-        for _ in range(rng.randint(1, 7)):
+        for _ in range(draws):
             self.add(rng.choice([kind for kind in (*bnn.OP_KINDS, "bconv", "bconv") if self.inputs(kind)]))
         self.choose_outputs()
         m.version = (bnn.MAJOR, bnn.lowest_minor(m))
@@ -63,13 +64,20 @@ class Graph:
             if not self.inputs("linear"):
                 self.add("conv", plain=True)
             self.add(rng.choice(("linear", "to_float")))
-        if self.whole and self.inputs("to_float") and self.chance(0.3):
-            self.add("to_float")
+        for end in self.unread("bits"):
+            self.add("bconv", plain=True, source=end)
+        for end in self.unread(self.number)[-4:] if self.whole else []:
+            self.add("to_float", source=end)
         maps = [i for i, v in enumerate(m.values) if v.kind == "f32"]
-        chosen = [maps.pop() if self.chance(0.8) else maps.pop(rng.randrange(len(maps)))]
-        while maps and self.chance(0.4):
-            chosen.append(maps.pop(rng.randrange(len(maps))))
+        chosen = [i for i in self.unread("f32") if self.chance(0.9)] or [maps[-1]]
+        chosen += [i for i in maps if i not in chosen and self.chance(0.1)]
+        rng.shuffle(chosen)
         m.output, m.more_outputs = chosen[0], chosen[1:]
+
+    def unread(self, kind: str) -> list[int]:
+        """Values of a kind that no op reads: what is wrong in them would not be seen."""
+        read = {ref for op in self.model.ops for ref in (op.input, op.residual)}
+        return [i for i, v in enumerate(self.model.values) if v.kind == kind and i not in read]
 
     # --- one op ---
 
@@ -92,10 +100,11 @@ class Graph:
         same = [(i, v) for i, v in values if v.kind == self.number and (v.h, v.w) == (h, w)]
         return [i for i, v in same if v.c + c <= MOST_CHANNELS]
 
-    def add(self, kind: str, plain: bool = False, beside: bnn.Op | None = None) -> None:
+    def add(self, kind: str, plain: bool = False, source: int = 0, beside: bnn.Op | None = None) -> None:
         """Appends an op; `plain`: it writes numbers and nothing else; `beside`: a shortcut, to which it adds."""
         m, rng = self.model, self.rng
-        source = rng.choice(self.inputs(kind)[-5:]) if beside is None else self.beside(beside, kind)
+        if not source:
+            source = rng.choice(self.inputs(kind)[-5:]) if beside is None else self.beside(beside, kind)
         op = bnn.Op(kind, f"{kind}{len(m.ops)}", source)
         c, h, w = m.values[source].shape
         if beside is not None:
