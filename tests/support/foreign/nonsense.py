@@ -138,7 +138,7 @@ def classes_instead_of_logits() -> Any:
     return After(lambda y: y.argmax(1))
 
 
-@nonsense("does not depend on the input")
+@nonsense("does not depend on its input")
 def constant_output() -> Any:
     return After(lambda y: torch.ones(1, 5))
 
@@ -199,7 +199,7 @@ def exact_zero_weights() -> Any:
     return body(binary, Zeroed)
 
 
-@nonsense("nan")
+@nonsense("fc", "not finite")
 def nan_weights() -> Any:
     model = body()
     with torch.no_grad():
@@ -222,17 +222,12 @@ def example_without_batch() -> Any:
     return body()
 
 
-@nonsense("example_input", example=torch.zeros(1, 3, 16, 16, dtype=torch.int64))
-def example_of_integers() -> Any:
-    return body()
-
-
 @nonsense("example_input", example="image.png")
 def text_as_example() -> Any:
     return body()
 
 
-@nonsense("callable")
+@nonsense("function", "OrderedDict")
 def state_dict_as_model() -> Any:
     return body().state_dict()
 
@@ -259,7 +254,7 @@ def needs_two_inputs() -> Any:
     return Two()
 
 
-@nonsense("fft")
+@nonsense("another size")
 def complex_numbers() -> Any:
     return body(lambda x: torch.fft.fft2(x).real.sign())
 
