@@ -199,7 +199,7 @@ def exact_zero_weights() -> Any:
     return body(binary, Zeroed)
 
 
-@nonsense("not finite")
+@nonsense("fc", "not finite")
 def nan_weights() -> Any:
     model = body()
     with torch.no_grad():
@@ -227,7 +227,7 @@ def text_as_example() -> Any:
     return body()
 
 
-@nonsense("a module or a function of images is expected")
+@nonsense("function", "OrderedDict")
 def state_dict_as_model() -> Any:
     return body().state_dict()
 
@@ -254,7 +254,7 @@ def needs_two_inputs() -> Any:
     return Two()
 
 
-@nonsense("view(dtype)")
+@nonsense("another size")
 def complex_numbers() -> Any:
     return body(lambda x: torch.fft.fft2(x).real.sign())
 
