@@ -23,7 +23,7 @@ from ovsw.bench.peers import by_name
 from ovsw.cli import command
 from ovsw.text import table
 
-NETWORKS = ("ResNet18", "ReActResNet18", "VGGSmall", "cResNet18", "AdaBinResNet18", "cResNet20", "RBNNResNet20")
+NETWORKS = ("ResNet18", "ReActResNet18", "VGGSmall", "cResNet18", "AdaBin_cResNet18", "cResNet20", "RBNN_cResNet20")
 PEERS = ("onnxruntime-fp32", "openvino-fp32")
 OURS = "integer"
 
