@@ -231,8 +231,8 @@ def prepare(source: Source, options: ExportOptions, as_onnx: bool = False) -> Pr
     spec = _input(source, options)
     names = _labels(source, spec)
     metadata = {**spec.metadata(source.name, source.num_classes, names), **_meaning(source.graph)}
-    if source.path is not None:
-        metadata["source"] = source.path.name
+    if (origin := _origin(source)) is not None:
+        metadata["source"] = origin
     floats = Candidate(build(source.graph, spec.mean, spec.std, metadata))
     integer, reason = None, None
     if options.numerics != "float" and not as_onnx:
@@ -299,7 +299,9 @@ class Prepared:
         if target.suffix == ".onnx":
             from ovsw.export import onnx_out
 
-            about = {"deployed": self.source.deployed, "learned_scale": self.source.learned_scale}
+            about: dict[str, Any] = {"deployed": self.source.deployed, "learned_scale": self.source.learned_scale}
+            if (origin := _origin(self.source)) is not None:
+                about["source"] = origin
             return onnx_out.write(self.source.graph, target, self.spec, self.source.name, about)
         try:
             bnn.replace_file(target, self.chosen.data)
@@ -327,6 +329,11 @@ def _integer(
             "measures them on images"
         )
     return candidate, None
+
+
+def _origin(source: Source) -> str | None:
+    """The file that the network comes from: of an ONNX file of ours that is the one it was made of."""
+    return source.origin or (None if source.path is None else source.path.name)
 
 
 def _meaning(graph: ir.Graph) -> dict[str, str]:

@@ -27,6 +27,7 @@ class Source:
         parameters: how many it has, for a comparison of sizes.
         learned_scale: whether the binary layers' scales were trained.
         path: the file that it was read from, if any.
+        origin: the name of the file that it comes from, if that is not `path` itself.
         deployed: the widths of `weights` and `stem` in whose arithmetic it was trained, if any.
         asks_normalisation: whether nothing tells how images are normalised, so that the user has to.
         warnings: what the front end has to say.
@@ -39,6 +40,7 @@ class Source:
     parameters: int
     learned_scale: bool = False
     path: Path | None = None
+    origin: str | None = None
     deployed: dict[str, str] = field(default_factory=dict)
     asks_normalisation: bool = False
     warnings: list[str] = field(default_factory=list)

@@ -44,6 +44,7 @@ def source(path: Path) -> Source:
     found.learned_scale = bool(about.get("learned_scale", False))
     found.deployed = about.get("deployed", {})
     found.asks_normalisation = "mean" not in about
+    found.origin = about.get("source")
     return found
 
 

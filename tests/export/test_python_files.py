@@ -98,6 +98,13 @@ def test_weights_are_loaded_into_it(folder: Path, capsys: pytest.CaptureFixture[
     file = bnn.read(folder / "m.bnn")
     assert file.tensors[file.ops[-1].weight or 0].dtype == "i8"
     assert file.metadata["source"] == "c.pth"
+    code, _, err = run(capsys, *given, "-o", folder / "m.onnx")
+    assert (code, err) == (0, "")
+    for numerics in ("float", "integer"):  # the same file, to the last byte of its metadata
+        for source, target in ((given, "a.bnn"), ((folder / "m.onnx",), "b.bnn")):
+            code, _, err = run(capsys, *source, "-o", folder / target, "--numerics", numerics, "--force")
+            assert code == 0, err
+        assert (folder / "a.bnn").read_bytes() == (folder / "b.bnn").read_bytes()
 
 
 def test_onnx_and_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
