@@ -22,9 +22,9 @@ FLOAT, INTEGER = "float", "integer"
 LAST = ("softmax", "log_softmax", "to_float", "linear")  # what writes f32 in integer files
 
 
-def model_of(seed: int, numerics: str, draws: int | None = None) -> tuple[bnn.Model, np.ndarray]:
-    """The model of a seed, and two images for it."""
-    graph = Graph(seed, numerics, seed % 7 + 1 if draws is None else draws)
+def model_of(seed: int, numerics: str, draws: int | None = None, extreme: bool = False) -> tuple[bnn.Model, np.ndarray]:
+    """The model of a seed, and two images for it; `extreme`: integers, with constants as large as they may be."""
+    graph = (Extreme if extreme else Graph)(seed, numerics, seed % 7 + 1 if draws is None else draws)
     return graph.model, graph.images(2)
 
 
@@ -272,7 +272,11 @@ class Graph:
         return self.model.add_tensor((self.noise.random(shape) * 2 - 1) * size, dtype)
 
     def integers(self, shape: tuple[int, ...], most: int, dtype: str) -> int:
-        return self.model.add_tensor(self.noise.integers(-most, most + 1, shape), dtype)
+        return self.model.add_tensor(self.between(-most, most, shape), dtype)
+
+    def between(self, low: int, high: int, shape: int | tuple[int, ...]) -> np.ndarray:
+        """Whole numbers, both ends included."""
+        return self.noise.integers(low, high + 1, shape)
 
     def integer_weight(self, op: bnn.Op, shape: tuple[int, ...]) -> int:
         """As large as 2^29 allows for the sum of a conv, so that there is room for the offset and a residual."""
@@ -296,10 +300,10 @@ class Graph:
         if op.kind in ("bconv", "avgpool", "mul"):
             largest, typical = self.sizes(op)
             most = 32767 if wide else min(32767, (1 << 29) // largest)
-            scale = self.noise.integers(0 if op.kind == "bconv" else -most, most + 1, c)
+            scale = self.between(0 if op.kind == "bconv" else -most, most, c)
             counted = np.abs(scale)
             if op.kind == "bconv" and self.chance(0.3):
-                window = self.noise.integers(-most, most + 1, c)
+                window = self.between(-most, most, c)
                 op.scale, counted = m.add_tensor(np.stack([scale, window]), "i16"), counted + np.abs(window)
             else:
                 op.scale = m.add_tensor(scale, "i16")
@@ -319,7 +323,7 @@ class Graph:
             m.tensors[op.scale or 0].array, shift = scale.astype("<i2"), op.window[0].bit_length()
         shift = min(shift, 47 if wide else 31)
         room = 1 << min(shift + 13, 20 if wide else 29)
-        offset = self.noise.integers(-room, room + 1, c)
+        offset = self.between(-room, room, c)
         if not wide and op.residual is None and op.act != "none" and self.chance(0.2):
             offset[0] = rng.choice((1, -1)) * (INT32 - int(sums[0]))
         op.offset, op.shift = m.add_tensor(offset, "i32"), m.add_tensor(np.full(c, shift), "u8")
@@ -335,6 +339,27 @@ class Graph:
             return 32768 * taps, 8192.0 * taps
         k = math.prod(self.model.tensors[op.weight or 0].shape[1:])
         return k * max(1, math.ceil(abs(op.pad_value))), math.sqrt(k)
+
+
+class Extreme(Graph):
+    """Weights, slopes, thresholds, scales and offsets are the largest of either sign that is allowed, or about 0;
+    pixels are black and white. Sums go as far as the bounds let them, and every saturation is met.
+    """
+
+    def integers(self, shape: tuple[int, ...], most: int, dtype: str) -> int:
+        if most == 32767 and len(shape) < 3:  # slopes, tables: any 16 bits
+            return self.model.add_tensor(self.between(-32768, 32767, shape), dtype)
+        return super().integers(shape, most, dtype)
+
+    def between(self, low: int, high: int, shape: int | tuple[int, ...]) -> np.ndarray:
+        inner = [n for n in (-1, 0, 1) if low <= n <= high]
+        return self.noise.choice([low, high, low, high, *inner], shape)
+
+    def images(self, n: int) -> np.ndarray:
+        c, h, w = self.model.values[0].shape
+        if not self.whole:
+            return super().images(n)
+        return self.noise.choice(np.uint8([0, 255, 255, 1, 254]), (n, h, w, c))
 
 
 def features(model: bnn.Model) -> set[str]:
