@@ -1,18 +1,21 @@
 """Builds the extension with CMake and maps the top-level folders into the package `ovsw`.
 
 Metadata is in pyproject.toml. OVSW_TESTING=1 also builds the test-only module, OVSW_WERROR=1 makes compiler warnings
-errors, and CMAKE_ARGS is passed on.
+errors, and CMAKE_ARGS is passed on. With SOURCE_DATE_EPOCH two builds give the same bytes, sdist and wheel.
 """
 
+import gzip
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent.resolve()
 TESTING = os.environ.get("OVSW_TESTING") == "1"
@@ -51,6 +54,26 @@ class CMakeBuild(build_ext):
         subprocess.run([cmake, "--install", str(build)], check=True, stdout=subprocess.DEVNULL)
 
 
+class StableSdist(sdist):
+    """An archive of names, contents and one date: setuptools' own also tells who packed it, when, and in which order."""
+
+    def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None) -> str:  # noqa: A002
+        date = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
+
+        def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.mtime, member.uid, member.gid, member.uname, member.gname = date, 0, 0, "", ""
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            return member
+
+        target = Path(f"{base_name}.tar.gz")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=date) as packed:
+            with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
+                for path in sorted(Path(base_dir).rglob("*")):
+                    archive.add(path, recursive=False, filter=plain)
+        return str(target)
+
+
 # Discovery does not know about package_dir maps, so the folders outside python/ are added by hand.
 package_dir = {"": "python", "ovsw.export": "export", "ovsw.bench": "bench"}
 parts = ("export", "export.frontend", "export.passes", "bench", "bench.peers")
@@ -67,5 +90,5 @@ setup(
     },
     include_package_data=False,
     ext_modules=[Extension(name, sources=[]) for name in ["ovsw._core", "ovsw._train"] + ["ovsw._testing"] * TESTING],
-    cmdclass={"build_ext": CMakeBuild},
+    cmdclass={"build_ext": CMakeBuild, "sdist": StableSdist},
 )
