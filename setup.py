@@ -55,7 +55,7 @@ class CMakeBuild(build_ext):
 
 
 class StableSdist(sdist):
-    """An archive of names, contents and one date: setuptools' own also tells who packed it, when, and in which order."""
+    """An archive of names, contents and one date: setuptools' own also tells who packed it, when and in which order."""
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None) -> str:  # noqa: A002
         date = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
@@ -67,10 +67,13 @@ class StableSdist(sdist):
 
         target = Path(f"{base_name}.tar.gz")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=date) as packed:
-            with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                for path in sorted(Path(base_dir).rglob("*")):
-                    archive.add(path, recursive=False, filter=plain)
+        with (
+            target.open("wb") as raw,
+            gzip.GzipFile("", "wb", fileobj=raw, mtime=date) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for path in sorted(Path(base_dir).rglob("*")):
+                archive.add(path, recursive=False, filter=plain)
         return str(target)
 
 

@@ -1,5 +1,5 @@
-"""`make reproducible`: sdist and wheel built twice, from two clones in other places, with another date, umask, time zone
-and language around them; exit 1 if a byte differs.
+"""`make reproducible`: sdist and wheel built twice, from two clones in other places, with another umask, time zone and
+language around them; exit 1 if a byte differs.
 """
 
 from __future__ import annotations
