@@ -6,12 +6,12 @@ BIN := $(VENV)/bin
 NATIVE := $(shell find csrc kernels -name '*.cc' -o -name '*.h' -o -name '*.in') CMakeLists.txt
 PROJECT := setup.py pyproject.toml constraints.txt python/ovsw/_version.py
 CXX_FILES := $(filter %.cc %.h,$(NATIVE)) $(wildcard include/*.h* tests/cpp/*.[ch]* examples/*/*.c* tools/arm64/*.c)
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
 # Tests use all cores, up to four, and say what was skipped and why.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
 
-.PHONY: help run test test-all test-arm64 count-arm64 numbers lint format bench wheel clean
+.PHONY: help run test test-all test-arm64 count-arm64 numbers lint format bench wheel reproducible lock clean
 
 help:
 	@echo "make run     set up and run the demo: a trained network on pictures, then large ones of random weights"
@@ -23,7 +23,9 @@ help:
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make format  reformat the code"
 	@echo "make bench   the deployment table: size and latency beside the other engines"
-	@echo "make wheel   build a wheel and an sdist into dist/"
+	@echo "make wheel   build a wheel and an sdist into dist/, with a list of what is in them"
+	@echo "make reproducible  build both twice and compare the bytes"
+	@echo "make lock    the newest versions of what development needs, with checksums"
 	@echo "make clean   remove the venv and everything built"
 
 run: $(VENV)/.run
@@ -64,18 +66,33 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@$(BIN)/ovsw-bench
 
+# The date of everything in it is that of the commit.
 wheel: $(VENV)/.dev
-	@$(BIN)/python -m build --outdir dist
+	@PATH="$(CURDIR)/$(BIN):$$PATH" SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+	  $(BIN)/python -m build --no-isolation --outdir dist
+	@$(BIN)/python tools/release/sbom.py dist
 
-# The development set-up includes the plain one.
+reproducible: $(VENV)/.dev
+	@$(BIN)/python tools/release/reproducible.py
+
+# The newest versions of everything, with their checksums.
+lock: $(VENV)/.dev
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
+	  --no-emit-index-url --override requirements/without.txt pyproject.toml requirements/dev.in \
+	  --extra export --extra train --extra bench --extra dev -o requirements/dev.txt
+
+# The development set-up includes the plain one. What it installs is pinned and checked, but for torch's own build.
 $(VENV)/.run: $(NATIVE) $(PROJECT)
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e .
+	$(INSTALL) -c constraints.txt -e .
 	@touch $@
 
-$(VENV)/.dev: $(NATIVE) $(PROJECT)
+$(VENV)/.dev: $(NATIVE) $(PROJECT) requirements/dev.txt
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	OVSW_TESTING=1 OVSW_WERROR=$(if $(CI),1,0) $(INSTALL) -e '.[export,train,bench,dev]'
+	$(INSTALL) --require-hashes --no-deps -r requirements/dev.txt
+	$(INSTALL) -c constraints.txt torch
+	PATH="$(CURDIR)/$(BIN):$$PATH" OVSW_TESTING=1 OVSW_WERROR=$(if $(CI),1,0) \
+	  $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(VENV)/.run $@
 
 clean:
