@@ -14,6 +14,7 @@ import tarfile
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 
@@ -77,6 +78,15 @@ class StableSdist(sdist):
         return str(target)
 
 
+class StableWheel(bdist_wheel):
+    """The modes of its files are not those that the umask gave them."""
+
+    def write_wheelfile(self, *args: str, **options: str) -> None:
+        super().write_wheelfile(*args, **options)
+        for path in Path(self.bdist_dir).rglob("*"):
+            path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
+
+
 # Discovery does not know about package_dir maps, so the folders outside python/ are added by hand.
 package_dir = {"": "python", "ovsw.export": "export", "ovsw.bench": "bench"}
 parts = ("export", "export.frontend", "export.passes", "bench", "bench.peers")
@@ -93,5 +103,5 @@ setup(
     },
     include_package_data=False,
     ext_modules=[Extension(name, sources=[]) for name in ["ovsw._core", "ovsw._train"] + ["ovsw._testing"] * TESTING],
-    cmdclass={"build_ext": CMakeBuild, "sdist": StableSdist},
+    cmdclass={"build_ext": CMakeBuild, "sdist": StableSdist, "bdist_wheel": StableWheel},
 )

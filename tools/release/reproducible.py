@@ -51,7 +51,7 @@ def differing(name: str, first: bytes, second: bytes, home: Path) -> list[str]:
         path = home / "compared.whl"
         path.write_bytes(data)
         with zipfile.ZipFile(path) as archive:
-            contents.append({entry.filename: (archive.read(entry), entry.date_time) for entry in archive.infolist()})
+            contents.append({e.filename: (archive.read(e), e.date_time, e.external_attr) for e in archive.infolist()})
     return sorted(n for n in {*contents[0], *contents[1]} if contents[0].get(n) != contents[1].get(n))
 
 
