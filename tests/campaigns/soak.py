@@ -1,7 +1,7 @@
 """`make soak`: the engine under load. Every result is compared with the first, and what is left over is counted.
 
-Eight threads on one engine, eight engines at once, pools of processes by fork and by spawn, files loaded and closed again
-and again, engines dropped while others run. Afterwards memory must be what it was after warming up, and no thread, file
+Eight threads on one engine, eight engines at once that come and go, pools of processes by fork and by spawn, files
+loaded and closed again and again. Afterwards memory must be what it was after warming up, and no thread, file
 descriptor or child process may be left.
 """
 
@@ -101,31 +101,27 @@ def together(calls: list[Callable[[], None]]) -> None:
 
 
 def one_engine(soak: Soak, path: Path, threads: int, rounds: int) -> None:
-    """`WORKERS` threads on one engine, which is dropped while they run."""
-    engines = [Engine(path, threads=threads)]
-    images = images_for(engines[0])
-    expected = engines[0].run(images).tobytes()
+    """`WORKERS` threads on one engine."""
+    engine = Engine(path, threads=threads)
+    images = images_for(engine)
+    expected = engine.run(images).tobytes()
 
-    def work(engine: Engine) -> Callable[[], None]:
-        def call() -> None:
-            for _ in range(rounds):
-                soak.compare(engine, images, expected)
+    def call() -> None:
+        for _ in range(rounds):
+            soak.compare(engine, images, expected)
 
-        return call
-
-    calls = [work(engines[0]) for _ in range(WORKERS)]
-    engines.clear()
-    together(calls)
+    together([call] * WORKERS)
 
 
 def many_engines(soak: Soak, path: Path, threads: int, rounds: int) -> None:
-    """`WORKERS` engines at once, each loaded and dropped by its thread."""
+    """`WORKERS` engines at once; each is dropped every now and then, while the others run."""
     images = images_for(Engine(path))
     expected = Engine(path).run(images).tobytes()
 
     def call() -> None:
-        engine = Engine(path, threads=threads)
-        for _ in range(rounds):
+        for i in range(rounds):
+            if i % 20 == 0:
+                engine = Engine(path, threads=threads)
             soak.compare(engine, images, expected)
 
     together([call] * WORKERS)
