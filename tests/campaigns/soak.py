@@ -184,14 +184,15 @@ def cycle(soak: Soak, rounds: int, loads: int) -> None:
 
 def soak_for(inferences: int, loads: int, cycles: int, grown_kb: int) -> Soak:
     """At least so many inferences and loads in so many cycles, after one that warms up and is not counted."""
-    cycle(Soak(), 1, 2)
-    before = Left.now()
-    soak = Soak()
     per_round = len(networks()) * (2 * 2 * WORKERS + 2 * WORKERS) * 2
     rounds = max(1, -(-inferences // (cycles * per_round)))
+    loads_each = -(-loads // (cycles * len(networks())))
+    cycle(Soak(), rounds, loads_each)
+    before = Left.now()
+    soak = Soak()
     grown = []
     for _ in range(cycles):
-        cycle(soak, rounds, -(-loads // (cycles * len(networks()))))
+        cycle(soak, rounds, loads_each)
         settled(before)
         grown.append(Left.now().memory - before.memory)
     after = Left.now()

@@ -7,6 +7,9 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "check.h"
 #include "ovsw.h"
@@ -17,9 +20,10 @@ std::atomic<int> allowed{1000};  // threads that may still be started
 
 }  // namespace
 
-// Instead of the one that the library would get from libc.
-extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
-                              void* argument) {
+// Instead of the one that libstdc++ would get from libc.
+extern "C" __attribute__((visibility("default"))) int pthread_create(pthread_t* thread,
+                                                                     const pthread_attr_t* attributes,
+                                                                     void* (*start)(void*), void* argument) {
   using Create = decltype(&pthread_create);
   if (allowed-- <= 0) return EAGAIN;
   void* real = dlsym(RTLD_NEXT, "pthread_create");
@@ -44,12 +48,12 @@ int main(int argc, char** argv) {
     allowed = started;
     CHECK(ovsw_run_pixels(model, 1, pixels, 16, logits, 2) == OVSW_SYSTEM_ERROR);
     char words[64];
-    std::sprintf(words, "cannot start thread %d of 5: ", started + 2);
-    CHECK(std::strstr(ovsw_last_error(), words) == ovsw_last_error());
+    sprintf(words, "cannot start thread %d of 5: ", started + 2);
+    CHECK(strstr(ovsw_last_error(), words) == ovsw_last_error());
     allowed = 4;
     CHECK(ovsw_run_pixels(model, 1, pixels, 16, logits, 2) == OVSW_OK && allowed == 0);
-    CHECK(!std::memcmp(logits, expected, sizeof logits));
+    CHECK(!memcmp(logits, expected, sizeof logits));
     ovsw_close(model);
   }
-  std::free(path);
+  free(path);
 }
