@@ -12,6 +12,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
 
 .PHONY: help run test test-all test-arm64 count-arm64 numbers lint format bench wheel reproducible lock clean
+.PHONY: help run test test-all test-arm64 count-arm64 check-sanitizers soak lint format bench wheel clean
 
 help:
 	@echo "make run     set up and run the demo: a trained network on pictures, then large ones of random weights"
@@ -20,6 +21,8 @@ help:
 	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"
 	@echo "make count-arm64  instructions of one inference there, beside ncnn"
 	@echo "make numbers      4,200 random graphs against torch, ONNX Runtime and the simulation"
+	@echo "make check-sanitizers  C++ and engine tests, built with ASan, UBSan and TSan"
+	@echo "make soak    100,000 inferences on many threads, engines and processes: all equal, nothing left"
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make format  reformat the code"
 	@echo "make bench   the deployment table: size and latency beside the other engines"
@@ -48,6 +51,11 @@ count-arm64: $(VENV)/.dev
 
 numbers: $(VENV)/.dev
 	@cd tests && ../$(BIN)/python -m campaigns.numbers
+check-sanitizers: $(VENV)/.dev
+	@$(BIN)/python tools/sanitizers.py
+
+soak: $(VENV)/.dev
+	@cd tests && $(abspath $(BIN))/python -m campaigns.soak
 
 # mypy sees the package as it is installed: export/ and bench/ inside ovsw/.
 lint: $(VENV)/.dev

@@ -9,7 +9,7 @@
  * function prints, aborts, or lets a C++ exception out.
  *
  * Threads. Different models never disturb each other. What may be done with one model at once is said with each
- * function. A model may be used in the child of a fork(), if no call on it was in progress.
+ * function. A model may be used in the child of a fork(), whatever other threads were doing with it in the parent.
  *
  * Texts are UTF-8 and end with a zero byte. Those that belong to a model live as long as it.
  *
@@ -113,7 +113,7 @@ OVSW_API const char* ovsw_numerics(const ovsw_model* model);
  * [row][column][channel].
  *
  * Pixels are [image][row][column][channel], as decoders give them. Values are [image][channel][row][column], already
- * normalised, without NaN and infinity.
+ * normalised, without NaN and infinity. Neither they nor the logits need be aligned.
  *
  * Threads: any, several at once too. Each call in progress has memory and worker threads of its own, which the model
  * keeps for later calls. */

@@ -1,6 +1,9 @@
 #include "csrc/base/thread_pool.h"
 
 #include <chrono>
+#include <system_error>
+
+#include "csrc/base/error.h"
 
 namespace ovsw {
 namespace {
@@ -23,9 +26,14 @@ bool spin_until(Condition condition) {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) : shares_(static_cast<std::size_t>(threads)) {
+  workers_.reserve(static_cast<std::size_t>(threads));
   try {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { worker(i); });
-  } catch (...) {  // the system refuses another thread: those that run must end before their pool does
+  } catch (const std::system_error& e) {  // those that run must end before their pool does
+    const std::size_t next = workers_.size() + 2;
+    stop();
+    throw std::system_error(e.code(), text("cannot start thread ", next, " of ", threads));
+  } catch (...) {
     stop();
     throw;
   }

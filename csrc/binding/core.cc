@@ -12,6 +12,7 @@
 
 #include "csrc/base/error.h"
 #include "csrc/binding/popcount.h"
+#include "csrc/binding/without_gil.h"
 #include "csrc/runtime/load.h"
 
 namespace py = pybind11;
@@ -26,13 +27,16 @@ Model load(const py::bytes& file, int threads, const std::string& isa) {
   char* data = nullptr;
   Py_ssize_t size = 0;
   if (PyBytes_AsStringAndSize(file.ptr(), &data, &size) != 0) throw py::error_already_set();
-  const py::gil_scoped_release release;
+  const WithoutGil unlocked;
   return load_engine(data, std::size_t(size), {threads, isa});
 }
 
-// Image number i of (n, h, w, c) uint8 pixels or (n, c, h, w) float32 values.
+// The image at element `at` of (n, h, w, c) uint8 pixels or (n, c, h, w) float32 values, which numpy may have at any
+// address.
 Image image_at(const Pixels& images, std::size_t at) { return {images.data() + at, nullptr}; }
-Image image_at(const Values& images, std::size_t at) { return {nullptr, images.data() + at}; }
+Image image_at(const Values& images, std::size_t at) {
+  return {nullptr, static_cast<const std::byte*>(images.py::array::data()) + at * sizeof(float)};
+}
 
 // Elements per image, after a check that there are `n` images.
 std::size_t image_size(const Model& model, const py::array& images, std::size_t n) {
@@ -51,7 +55,7 @@ Values run(Model& model, const Array& images) {
   const std::size_t size = image_size(model, images, n);
   Values logits(std::vector<py::ssize_t>{py::ssize_t(n), py::ssize_t(engine.outputs())});
   float* to = logits.mutable_data();
-  const py::gil_scoped_release release;
+  const WithoutGil unlocked;
   for (std::size_t i = 0; i < n; ++i) engine.run(image_at(images, i * size), to + i * engine.outputs());
   return logits;
 }
@@ -63,7 +67,7 @@ std::vector<std::vector<double>> time_steps(Model& model, const Array& image, in
   image_size(model, image, 1);
   std::vector<float> logits(engine.outputs());
   std::vector<std::vector<double>> seconds(static_cast<std::size_t>(repeat));
-  const py::gil_scoped_release release;
+  const WithoutGil unlocked;
   using Clock = std::chrono::steady_clock;
   std::vector<Clock::time_point> marks;
   marks.reserve(engine.plan().steps.size() + 2);
@@ -75,15 +79,6 @@ std::vector<std::vector<double>> time_steps(Model& model, const Array& image, in
     }
   }
   return seconds;
-}
-
-// One run that calls the function `void mark()` at this address where Engine::run says, for instruction counters.
-void run_marked(Model& model, const Pixels& image, std::uintptr_t mark) {
-  Engine& engine = *model.engine;
-  image_size(model, image, 1);
-  std::vector<float> logits(engine.outputs());
-  const py::gil_scoped_release release;
-  engine.run(image_at(image, 0), logits.data(), reinterpret_cast<void (*)()>(mark));
 }
 
 py::list steps(const Model& model) {
@@ -108,7 +103,7 @@ double time_popcount(int pixels, int channels, int words) {
   check(pixels > 0 && channels > 0 && words > 0, "pixels, channels and words must be positive");
   std::vector<std::uint64_t> patches(std::size_t(pixels) * std::size_t(words), 0x9E3779B97F4A7C15ull);
   std::vector<std::uint64_t> weights(std::size_t(channels) * std::size_t(words), 0xC2B2AE3D27D4EB4Full);
-  const py::gil_scoped_release release;
+  const WithoutGil unlocked;
   const auto start = std::chrono::steady_clock::now();
   volatile const std::uint64_t total = popcount_dots(patches.data(), pixels, weights.data(), channels, words);
   (void)total;
@@ -119,7 +114,7 @@ double time_popcount(int pixels, int channels, int words) {
 double time_copy(std::size_t size, int repeat) {
   check(size >= 2 && repeat > 0, "size must be at least 2 and repeat positive");
   std::vector<char> from(size / 2, 1), to(size / 2);
-  const py::gil_scoped_release release;
+  const WithoutGil unlocked;
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < repeat; ++i) {
     std::memcpy(to.data(), from.data(), to.size());
@@ -154,7 +149,6 @@ PYBIND11_MODULE(_core, m) {
       .def("run", &run<Values>, py::arg("images").noconvert())
       .def("time_steps", &time_steps<Pixels>, py::arg("image").noconvert(), py::arg("repeat"))
       .def("time_steps", &time_steps<Values>, py::arg("image").noconvert(), py::arg("repeat"))
-      .def("run_marked", &run_marked, py::arg("image").noconvert(), py::arg("mark"))
       .def("steps", &steps)
       .def_property_readonly("metadata", [](const Model& model) { return model.metadata.text; })
       .def_property_readonly("labels", [](const Model& model) { return model.metadata.labels; })

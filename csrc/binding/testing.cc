@@ -14,9 +14,11 @@
 #include "csrc/base/crc32.h"
 #include "csrc/base/error.h"
 #include "csrc/base/thread_pool.h"
+#include "csrc/binding/without_gil.h"
 #include "csrc/format/file.h"
 #include "csrc/graph/graph.h"
 #include "csrc/plan/plan.h"
+#include "csrc/runtime/load.h"
 #include "kernels/kernels.h"
 #include "kernels/reference/reference.h"
 
@@ -147,11 +149,21 @@ py::array_t<Out> run_reference(void (*fn)(const Shape&, const In*, const In*, Ou
 std::vector<int> pool_visits(int threads, std::int64_t parts, int jobs) {
   ThreadPool pool(threads);
   std::vector<std::atomic<int>> visits(static_cast<std::size_t>(parts));
-  const py::gil_scoped_release release;
+  const WithoutGil unlocked;
   for (int j = 0; j < jobs; ++j) {
     pool.run(parts, [&](std::int64_t part, int) { ++visits[std::size_t(part)]; });
   }
   return {visits.begin(), visits.end()};
+}
+
+// One run on an image of pixels that calls the function `void mark()` at this address where Engine::run says, for
+// counters of instructions.
+void run_marked(Model& model, const py::array_t<std::uint8_t, py::array::c_style>& image, std::uintptr_t mark) {
+  const Value& in = model.input();
+  check(std::size_t(image.size()) == in.pixels() * std::size_t(in.c), "the image holds ", image.size(), " elements");
+  std::vector<float> logits(model.engine->outputs());
+  const WithoutGil unlocked;
+  model.engine->run({image.data(), nullptr}, logits.data(), reinterpret_cast<void (*)()>(mark));
 }
 
 }  // namespace
@@ -173,4 +185,11 @@ PYBIND11_MODULE(_testing, m) {
     return crc32(0, s.data(), s.size());
   });
   m.def("pool_visits", &pool_visits);
+  py::class_<Model>(m, "MarkedEngine", py::module_local())
+      .def(py::init([](const py::bytes& file, const std::string& isa) {
+             const std::string bytes = file;
+             return load_engine(bytes.data(), bytes.size(), {1, isa});
+           }),
+           py::arg("file"), py::arg("isa"))
+      .def("run", &run_marked, py::arg("image").noconvert(), py::arg("mark"));
 }

@@ -8,6 +8,7 @@
 #endif
 
 #include "csrc/base/error.h"
+#include "csrc/binding/without_gil.h"
 #include "csrc/train/unit.h"
 
 namespace py = pybind11;
@@ -56,7 +57,7 @@ bool forward_unit(const Kernels& kernels, const py::tuple& shape, int threads, A
                       at<float>(deviation),
                       at<double>(moments),
                       at<float>(y)};
-  const py::gil_scoped_release release;
+  const WithoutGil unlocked;
   return forward(kernels, f, threads);
 }
 
@@ -82,7 +83,7 @@ void backward_unit(const Kernels& kernels, const py::tuple& shape, int threads, 
                        at<float>(grad_scale),
                        at<float>(grad_norm),
                        at<float>(grad_residual)};
-  const py::gil_scoped_release release;
+  const WithoutGil unlocked;
   backward(kernels, b, threads);
 }
 

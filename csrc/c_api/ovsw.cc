@@ -97,17 +97,21 @@ auto ask(const ovsw_model* model, Get get) {
   return model ? get(*model) : decltype(get(*model))();
 }
 
-void check_finite(const std::uint8_t*, std::size_t) {}
-void check_finite(const float* values, std::size_t count) {
-  const auto wrong = std::count_if(values, values + count, [](float v) { return !std::isfinite(v); });
+// Values, and where logits go, may be at any address.
+void check_finite(const std::byte* values, std::size_t count) {
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    float value;
+    std::memcpy(&value, values + i * sizeof value, sizeof value);
+    wrong += !std::isfinite(value);
+  }
   check(wrong == 0, "the images have ", wrong, " values that are NaN or infinite");
 }
 
-Image image_at(const std::uint8_t* pixels) { return {pixels, nullptr}; }
-Image image_at(const float* values) { return {nullptr, values}; }
+enum class From { kPixels, kValues };
 
-template <typename T>
-ovsw_status run(ovsw_model* model, std::size_t images, const T* from, std::size_t from_count, float* logits,
+template <From kind>
+ovsw_status run(ovsw_model* model, std::size_t images, const void* from, std::size_t from_count, void* logits,
                 std::size_t logit_count) {
   return guarded([&] {
     check(model, "model is NULL");
@@ -121,8 +125,13 @@ ovsw_status run(ovsw_model* model, std::size_t images, const T* from, std::size_
     check(logit_count / images == outputs && logit_count % images == 0, "there is room for ", logit_count,
           " logits, expected ", images, " times ", outputs);
     check(from && logits, from ? "logits" : "images", " is NULL");
-    check_finite(from, from_count);
-    for (std::size_t i = 0; i < images; ++i) engine.run(image_at(from + i * size), logits + i * outputs);
+    const auto* bytes = static_cast<const std::byte*>(from);
+    if (kind == From::kValues) check_finite(bytes, from_count);
+    for (std::size_t i = 0; i < images; ++i) {
+      const Image image = kind == From::kPixels ? Image{static_cast<const std::uint8_t*>(from) + i * size, nullptr}
+                                                : Image{nullptr, bytes + i * size * sizeof(float)};
+      engine.run(image, static_cast<std::byte*>(logits) + i * outputs * sizeof(float));
+    }
   });
 }
 
@@ -201,10 +210,10 @@ const char* ovsw_numerics(const ovsw_model* model) {
 
 ovsw_status ovsw_run_pixels(ovsw_model* model, size_t images, const uint8_t* pixels, size_t pixel_count, float* logits,
                             size_t logit_count) {
-  return ovsw::run(model, images, pixels, pixel_count, logits, logit_count);
+  return ovsw::run<ovsw::From::kPixels>(model, images, pixels, pixel_count, logits, logit_count);
 }
 
 ovsw_status ovsw_run_values(ovsw_model* model, size_t images, const float* values, size_t value_count, float* logits,
                             size_t logit_count) {
-  return ovsw::run(model, images, values, value_count, logits, logit_count);
+  return ovsw::run<ovsw::From::kValues>(model, images, values, value_count, logits, logit_count);
 }

@@ -1,7 +1,5 @@
 #include "csrc/runtime/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -39,6 +37,13 @@ std::int64_t cut(std::int64_t items, std::int64_t i, std::int64_t n, std::int64_
   return i == n ? items : items * i / n / unit * unit;
 }
 
+// Number i of floats at any address.
+float float_at(const void* floats, std::size_t i) {
+  float value;
+  std::memcpy(&value, static_cast<const std::byte*>(floats) + i * sizeof value, sizeof value);
+  return value;
+}
+
 constexpr std::int64_t kPixelUnit = 4;     // what most kernels take at once
 constexpr std::int64_t kChannelUnit = 64;  // as kernels.h says
 
@@ -47,7 +52,7 @@ constexpr std::int64_t kChannelUnit = 64;  // as kernels.h says
 // What one call of `run` needs for itself.
 class Engine::Context {
  public:
-  Context(const Plan& plan, int threads) : process(getpid()), plan_(plan), pool_(threads), arena_(plan.arena_bytes) {
+  Context(const Plan& plan, int threads) : plan_(plan), pool_(threads), arena_(plan.arena_bytes) {
     for (int t = 0; t < threads; ++t) scratch_.emplace_back(plan.scratch_bytes);
     for (const Step& step : plan.steps) {
       args_.push_back(plan.bind(step, [&](std::uint32_t v) { return at<void>(v); }));
@@ -75,8 +80,6 @@ class Engine::Context {
     });
   }
 
-  const pid_t process;  // threads do not survive a fork
-
  private:
   template <typename T>
   T* at(std::uint32_t value) const {
@@ -93,21 +96,21 @@ class Engine::Context {
 // Borrows a context from the engine for one call.
 class Engine::Lease {
  public:
-  explicit Lease(Engine& engine) : engine_(engine) {
-    std::unique_lock<std::mutex> lock(engine.mutex_);
-    engine.abandon_forked();
-    if (!engine.idle_.empty()) {
-      context_ = std::move(engine.idle_.back());
-      engine.idle_.pop_back();
-      return;
+  explicit Lease(Engine& engine) : idle_(engine.idle_.get()) {
+    {
+      std::lock_guard<std::mutex> lock(idle_.mutex);
+      if (!idle_.contexts.empty()) {
+        context_ = std::move(idle_.contexts.back());
+        idle_.contexts.pop_back();
+        return;
+      }
     }
-    lock.unlock();
     context_ = std::make_unique<Context>(*engine.plan_, engine.threads_);
   }
   ~Lease() {
-    std::lock_guard<std::mutex> lock(engine_.mutex_);
+    std::lock_guard<std::mutex> lock(idle_.mutex);
     try {
-      engine_.idle_.push_back(std::move(context_));
+      idle_.contexts.push_back(std::move(context_));
     } catch (const std::bad_alloc&) {  // then it is not kept for the next call
     }
   }
@@ -117,7 +120,7 @@ class Engine::Lease {
   Context* operator->() { return context_.get(); }
 
  private:
-  Engine& engine_;
+  Idle& idle_;
   std::unique_ptr<Context> context_;
 };
 
@@ -129,14 +132,7 @@ Engine::Engine(std::unique_ptr<const Plan> plan, int threads) : plan_(std::move(
   }
 }
 
-Engine::~Engine() { abandon_forked(); }
-
-void Engine::abandon_forked() {
-  for (std::unique_ptr<Context>& context : idle_) {
-    if (context->process != getpid()) context.release();  // its threads are gone: joining them would hang
-  }
-  idle_.erase(std::remove(idle_.begin(), idle_.end(), nullptr), idle_.end());
-}
+Engine::~Engine() = default;
 
 std::size_t Engine::outputs() const {
   std::size_t all = 0;
@@ -150,7 +146,7 @@ void Engine::read_values(const Image& image, float* in) const {
   for (std::size_t p = 0; p < pixels; ++p) {
     for (std::size_t c = 0; c < channels; ++c) {
       in[p * channels + c] = image.pixels ? normalised_[c * 256 + image.pixels[p * channels + c]]  //
-                                          : image.values[c * pixels + p];
+                                          : float_at(image.values, c * pixels + p);
     }
   }
 }
@@ -164,13 +160,13 @@ void Engine::read_pixels(const Image& image, std::uint8_t* in) const {
   }
   for (std::size_t p = 0; p < pixels; ++p) {
     for (std::size_t c = 0; c < channels; ++c) {
-      const double x = (double(image.values[c * pixels + p]) * plan_->std[c] + plan_->mean[c]) * 255.0;
+      const double x = (double(float_at(image.values, c * pixels + p)) * plan_->std[c] + plan_->mean[c]) * 255.0;
       in[p * channels + c] = std::uint8_t(std::nearbyint(std::clamp(x, 0.0, 255.0)));
     }
   }
 }
 
-void Engine::run(const Image& image, float* logits, const std::function<void()>& mark) {
+void Engine::run(const Image& image, void* logits, const std::function<void()>& mark) {
   Lease context(*this);
   if (mark) mark();
   if (plan_->numerics == Numerics::kInteger) {
@@ -183,10 +179,11 @@ void Engine::run(const Image& image, float* logits, const std::function<void()>&
     context->run_step(i);
     if (mark) mark();
   }
+  auto* to = static_cast<std::byte*>(logits);
   for (std::size_t i = 0; i < plan_->outputs.size(); ++i) {
-    const std::size_t count = plan_->output_value(i).elements();
-    std::memcpy(logits, context->output(i), count * sizeof(float));
-    logits += count;
+    const std::size_t bytes = plan_->output_value(i).elements() * sizeof(float);
+    std::memcpy(to, context->output(i), bytes);
+    to += bytes;
   }
 }
 

@@ -7,14 +7,15 @@
 #include <mutex>
 #include <vector>
 
+#include "csrc/base/per_process.h"
 #include "csrc/plan/plan.h"
 
 namespace ovsw {
 
-// One image, as pixels [h][w][c] or as normalised values [c][h][w].
+// One image, as pixels [h][w][c] or as normalised values [c][h][w], which are float32 at any address.
 struct Image {
   const std::uint8_t* pixels;
-  const float* values;
+  const void* values;
 };
 
 class Engine {
@@ -26,24 +27,29 @@ class Engine {
   int threads() const { return threads_; }
   std::size_t outputs() const;  // elements of all outputs of the plan together
 
-  // Writes `outputs()` numbers: one output after another, each row by row, pixel by pixel. Safe to call from several
-  // threads at once; each call in progress has memory and worker threads of its own, kept for the next call. `mark`, if
-  // given, is called before the input is read, after that, and after each step.
-  void run(const Image& image, float* logits, const std::function<void()>& mark = {});
+  // Writes `outputs()` floats, at any address: one output after another, each row by row, pixel by pixel. Safe to call
+  // from several threads at once, and in the child of a fork; each call in progress has memory and worker threads of
+  // its own, kept for the next call. `mark`, if given, is called before the input is read, after that, and after each
+  // step.
+  void run(const Image& image, void* logits, const std::function<void()>& mark = {});
 
  private:
   class Context;
   class Lease;
 
-  void abandon_forked();
+  // Contexts that no call uses: as many as calls were ever in progress at once.
+  struct Idle {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Context>> contexts;
+  };
+
   void read_values(const Image& image, float* in) const;
   void read_pixels(const Image& image, std::uint8_t* in) const;
 
   std::unique_ptr<const Plan> plan_;
   int threads_;
   std::vector<float> normalised_;  // [c][256]: what a pixel value becomes
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Context>> idle_;
+  PerProcess<Idle> idle_;
 };
 
 }  // namespace ovsw

@@ -22,6 +22,6 @@ Metadata read_metadata(std::string text, std::size_t outputs, int side);
 struct BuiltinLabels {
   std::string_view name, lines;
 };
-const std::vector<BuiltinLabels>& builtin_labels();
+std::vector<BuiltinLabels> builtin_labels();
 
 }  // namespace ovsw

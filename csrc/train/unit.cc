@@ -1,7 +1,5 @@
 #include "csrc/train/unit.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,6 +10,7 @@
 
 #include "csrc/base/buffer.h"
 #include "csrc/base/error.h"
+#include "csrc/base/per_process.h"
 #include "csrc/base/thread_pool.h"
 #include "csrc/plan/plan.h"
 
@@ -23,14 +22,10 @@ constexpr int kShares = 8;  // a batch is cut into so many, whatever the number 
 // One job at a time, on threads that stay.
 class Workers {
  public:
-  explicit Workers(int threads) : lock_(mutex_) {
-    if (owner_ != getpid()) {
-      (void)pool_.release();  // after a fork its threads are not here, and nobody could join them
-      owner_ = getpid();
-    }
-    if (!pool_ || pool_->threads() != threads) {
-      pool_.reset();
-      pool_ = std::make_unique<ThreadPool>(threads);
+  explicit Workers(int threads) : shared_(all_.get()), lock_(shared_.mutex) {
+    if (!shared_.pool || shared_.pool->threads() != threads) {
+      shared_.pool.reset();
+      shared_.pool = std::make_unique<ThreadPool>(threads);
     }
   }
 
@@ -38,23 +33,27 @@ class Workers {
   template <typename Fn>
   void share(int count, Fn&& fn) {
     const int shares = std::min(count, kShares);
-    pool_->run(shares, [&](std::int64_t s, int thread) {
+    shared_.pool->run(shares, [&](std::int64_t s, int thread) {
       fn(int(s), int(count * s / shares), int(count * (s + 1) / shares), thread);
     });
   }
 
-  int threads() const { return pool_->threads(); }
+  int threads() const { return shared_.pool->threads(); }
 
  private:
-  static std::mutex mutex_;
-  static std::unique_ptr<ThreadPool> pool_;
-  static pid_t owner_;
+  struct Shared {
+    std::mutex mutex;
+    std::unique_ptr<ThreadPool> pool;
+  };
+
+  // Never destroyed: when the process ends a thread may still be at work.
+  static PerProcess<Shared>& all_;
+
+  Shared& shared_;
   std::lock_guard<std::mutex> lock_;
 };
 
-std::mutex Workers::mutex_;
-std::unique_ptr<ThreadPool> Workers::pool_;
-pid_t Workers::owner_ = 0;
+PerProcess<Workers::Shared>& Workers::all_ = *new PerProcess<Workers::Shared>;
 
 // Where in the 16 sums each filter's signs point: block of channels, filter, window row, group of four, window column.
 // Backwards output channels are summed over; with stride 1 the window is then turned around.

@@ -152,12 +152,6 @@ class Engine:
         """Seconds of each of the `steps` in each of `repeat` runs on one image."""
         return np.asarray(self._core.time_steps(self.batch(image)[:1], repeat))
 
-    def run_marked(self, image: ImageLike, mark: int) -> None:
-        """Runs on one image of pixels for counters of instructions: the C function `void mark()` at this address is
-        called before the first and after each of the `steps`.
-        """
-        self._core.run_marked(self.batch(image)[:1], mark)
-
     def __repr__(self) -> str:
         outputs = ", ".join(str(c) if (h, w) == (1, 1) else dims((c, h, w)) for c, h, w in self.output_shapes)
         about = f"{self.metadata.get('arch', 'model')} {dims(self.input_shape)} -> {outputs}"

@@ -87,6 +87,21 @@ static void test_runs(void) {
   ovsw_close(model);
 }
 
+/* Values and logits at any address. */
+static void test_unaligned_runs(void) {
+  ovsw_model* model = load(1, NULL);
+  char from[sizeof values + 4], to[OUTPUTS * sizeof(float) + 4];
+  for (size_t offset = 0; offset < 4; ++offset) {
+    void *moved = from + offset, *room = to + offset; /* through void: a cast would promise alignment */
+    float logits[OUTPUTS];
+    memcpy(moved, values, sizeof values);
+    CHECK(ovsw_run_values(model, 1, moved, PIXELS, room, OUTPUTS) == OVSW_OK);
+    memcpy(logits, room, sizeof logits);
+    CHECK(close_to(logits, values_logits));
+  }
+  ovsw_close(model);
+}
+
 static void test_bad_runs(void) {
   ovsw_model* model = load(1, NULL);
   float logits[OUTPUTS], wrong[PIXELS];
@@ -285,6 +300,7 @@ int main(int argc, char** argv) {
   test_what_a_model_says();
   test_no_model_says_nothing();
   test_runs();
+  test_unaligned_runs();
   test_bad_runs();
   test_files();
   test_memory();

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ovsw import Engine, cpu
+from ovsw import Engine, _testing, cpu
 from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 
@@ -84,6 +84,16 @@ def test_strided_and_foreign_arrays(engine: Engine) -> None:
     np.testing.assert_array_equal(engine.run(x[:, ::-1].copy()), engine.run(x[:, ::-1]))
     torch = pytest.importorskip("torch")
     np.testing.assert_array_equal(engine.run(torch.from_numpy(normalised(x))), engine.run(x))
+
+
+@pytest.mark.parametrize("numerics", ["float", "integer"])
+def test_values_at_any_address(numerics: str) -> None:
+    """Whether that is a mistake in C++, `make check-sanitizers` says."""
+    engine = Engine(bnn.to_bytes(random_resnet("cresnet20", numerics=numerics)))
+    values = normalised(pixels(2))
+    moved = np.frombuffer(b"x" + values.tobytes(), np.float32, offset=1).reshape(values.shape)
+    assert not moved.flags.aligned
+    np.testing.assert_array_equal(engine.run(moved), engine.run(values))
 
 
 def test_threads_and_tables_change_nothing(small: bytes) -> None:
@@ -180,13 +190,13 @@ def test_profile(engine: Engine) -> None:
     assert "GMAC/s" in text
 
 
-def test_marks(engine: Engine) -> None:
+def test_marks(engine: Engine, small: bytes) -> None:
     """Before the input is read, after that, and after each step."""
     calls: list[None] = []
     mark = ctypes.CFUNCTYPE(None)(lambda: calls.append(None))
     address = ctypes.cast(mark, ctypes.c_void_p).value
     assert address is not None
-    engine.run_marked(pixels(), address)
+    _testing.MarkedEngine(small, engine.isa).run(pixels(), address)
     assert len(calls) == 1 + len(engine.steps)
 
 

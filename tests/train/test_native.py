@@ -275,3 +275,16 @@ def test_layouts_do_not_matter() -> None:
     b.backward(g.contiguous(memory_format=torch.channels_last))
     assert torch.equal(a, b)
     assert torch.equal(model.conv.weight.grad, twin.conv.weight.grad)
+
+
+def test_addresses_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors over somebody else's memory may lie anywhere; the kernels get them aligned."""
+    addresses: list[int] = []
+    address = native._address
+    monkeypatch.setattr(native, "_address", lambda t: addresses.append(address(t)) or addresses[-1])
+    x = torch.randn(2, 16, 8, 8)
+    moved = torch.frombuffer(bytearray(b"x" + x.numpy().tobytes()), dtype=torch.float32, offset=1).view(x.shape)
+    assert moved.data_ptr() % 4
+    model = Layers(16, 16, 1, learned=False)
+    assert_same_step(model, [moved.requires_grad_(), moved.detach().requires_grad_()], TABLES[0])
+    assert [a for a in addresses if a % 4] == []

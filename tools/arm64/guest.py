@@ -21,7 +21,7 @@ COUNTED = 2
 
 def ovsw_call(network: str, isa: str | None, next_step: int | None) -> tuple[Callable[[], Any], dict[str, Any]]:
     """`network` is the name of one with random weights, or a `.bnn` file; `next_step` the address of a marker."""
-    from ovsw import Engine
+    from ovsw import Engine, _testing
     from ovsw import format as bnn
 
     if network.endswith(".bnn"):
@@ -37,7 +37,8 @@ def ovsw_call(network: str, isa: str | None, next_step: int | None) -> tuple[Cal
     if next_step is None:
         return lambda: engine.run(pixels), about
     about["steps"] = [asdict(step) for step in engine.steps]
-    return lambda: engine.run_marked(pixels, next_step), about
+    marked = _testing.MarkedEngine(data, engine.isa)
+    return lambda: marked.run(pixels, next_step), about
 
 
 def ncnn_call(stem: str, precision: str) -> tuple[Callable[[], Any], dict[str, Any]]:

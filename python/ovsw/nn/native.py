@@ -129,6 +129,12 @@ class _ZeroSignError(Exception):
     """An activation or weight is exactly 0, where that has no sign."""
 
 
+def _plain(tensor: Tensor) -> Tensor:
+    """As the kernels read it: without gaps, and aligned, which torch.frombuffer does not see to."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % tensor.element_size() == 0 else tensor.clone()
+
+
 def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
@@ -150,7 +156,7 @@ class _Unit(torch.autograd.Function):
         zeros_matter: bool,
         adds_input: bool,
     ) -> Tensor:
-        x, weight, scale = x.contiguous(), weight.contiguous(), scale.contiguous()
+        x, weight, scale = _plain(x), _plain(weight), _plain(scale)
         n, cin, h, w = x.shape
         cout = len(weight)
         shape = (n, cin, cout, h, w, stride)
@@ -158,7 +164,7 @@ class _Unit(torch.autograd.Function):
         dots = torch.empty(size, dtype=torch.int16)
         deviation, y = torch.empty(n), torch.empty(size)
         moments = torch.empty(3 * cout, dtype=torch.float64)
-        added = x if adds_input else None if residual is None else residual.contiguous()
+        added = x if adds_input else None if residual is None else _plain(residual)
         about = None
         if norm is not None:
             parts = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
@@ -183,7 +189,7 @@ class _Unit(torch.autograd.Function):
         x, weight, scale, norm_weight, dots, deviation, moments, y = ctx.saved_tensors
         kernels, shape, limits, adds_residual, adds_input = ctx.about
         needs = ctx.needs_input_grad
-        grad_y = grads[0].contiguous()
+        grad_y = _plain(grads[0])
         grad_x = torch.empty_like(x) if needs[0] else None
         grad_weight = torch.empty_like(weight)
         grad_scale = torch.empty_like(scale) if needs[3] else None
