@@ -113,8 +113,8 @@ class Bench:
 
     def __init__(self, folder: Path, commands: dict[str, str]) -> None:
         self.folder, self.commands = folder, commands
-        self.library = next(folder.rglob("libovsw*.a"))
-        self.test = next(folder.rglob("test_attacks.cc.o"))
+        built = [path for path in folder.rglob("*.o") if "/tests/" not in str(path)]  # in the library most are hidden
+        self.objects = [*built, next(folder.rglob("test_attacks.cc.o"))]
 
     def noticed(self, mutant: Mutant) -> str:
         """How: "wrong" messages, a crash, or "" if it went by; "compile" if the compiler sees it."""
@@ -128,7 +128,8 @@ class Bench:
             words[words.index("-c") + 1] = str(source)
             if subprocess.run([*words, "-w", "-O0"], cwd=self.folder, capture_output=True).returncode:
                 return "compile"
-            link = ["c++", self.test, object_, self.library, "-lpthread", "-o", program]
+            others = [path for path in self.objects if not str(path).endswith(f"{mutant.path}.o")]
+            link = ["c++", *others, object_, "-lpthread", "-o", program]
             linked = subprocess.run([str(part) for part in link], capture_output=True, text=True)
             if linked.returncode:
                 raise SystemExit(linked.stderr[-2000:])
