@@ -24,7 +24,8 @@ class Checker {
   }
 
   void check_all() {
-    for (float m : graph_.mean) check(std::abs(m) <= kMaxMean, "header field mean holds ", m);
+    for (float m : graph_.mean)
+      check(std::abs(m) <= kMaxMean, "header field mean holds ", m, ", allowed are -", kMaxMean, " to ", kMaxMean);
     for (const Op& op : graph_.ops) check_op(op);
   }
 

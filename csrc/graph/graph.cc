@@ -12,8 +12,9 @@ namespace {
 // Largest map, in elements: 2^27 floats are 512 MiB.
 constexpr std::size_t kMaxElements = std::size_t(1) << 27;
 constexpr int kMaxInputChannels = 1024;
-constexpr float kMaxPadValue = 1024;       // of bconv
-constexpr std::uint32_t kTableSize = 257;  // of the activation table
+constexpr std::int64_t kMaxInputs = 999999999;  // of an output: taps times channels
+constexpr float kMaxPadValue = 1024;            // of bconv
+constexpr std::uint32_t kTableSize = 257;       // of the activation table
 
 std::string dims(const Value& v) { return text(v.c, "x", v.h, "x", v.w); }
 
@@ -226,7 +227,8 @@ class OpBuilder {
               " output channels");
     }
     // Sizes of patches, dots and the border correction are int32.
-    require(double(s.in_c) * s.window_h * s.window_w < 1e9, "has too many inputs per output");
+    const std::int64_t inputs = std::int64_t(s.in_c) * s.window_h * s.window_w;
+    require(inputs <= kMaxInputs, "has ", inputs, " inputs per output, allowed are ", kMaxInputs);
     const auto u = [](int n) { return std::uint32_t(n); };
     std::vector<std::uint32_t> shape{u(s.out_c), u(s.window_h), u(s.window_w), u(s.group_in())};
     if (traits_->is(kFlat)) shape = {u(s.out_c), u(s.in_c)};
@@ -295,7 +297,7 @@ class OpBuilder {
     require(op_.act != Act::kSigmoid || !integer_, "has sigmoid, which integer numerics do not take");
     if (op_.act == Act::kTable) {
       require(integer_, "has a table, which float numerics do not take");
-      refuse(traits_->is(kWeights), "a table");
+      refuse(traits_->is(kWeights) || traits_->is(kIndices), "a table");
     }
     op_.clamp_lo = r_.clamp_lo;
     op_.clamp_hi = r_.clamp_hi;

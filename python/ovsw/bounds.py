@@ -97,9 +97,17 @@ def check(model: bnn.Model) -> None:
         raise bnn.FormatError(f"numerics is {model.numerics}, expected integer")
     if model.values[0].kind != "u8":
         raise bnn.FormatError(f"value 0 is of kind {model.values[0].kind}, expected u8")
-    mean = model.tensors[model.mean].array
-    if mean.shape != (model.values[0].c,) or not (np.abs(mean) <= MAX_MEAN).all():
-        raise bnn.FormatError(f"header field mean is {mean}, expected numbers of at most {MAX_MEAN} per channel")
+    for what, ref in (("mean", model.mean), ("std", model.std)):
+        tensor = model.tensors[ref]
+        if tensor.dtype != "f32" or tensor.shape != (model.values[0].c,):
+            raise bnn.FormatError(
+                f"header field {what} is {tensor.dtype} {tensor.shape}, expected f32 per input channel"
+            )
+    mean, std = (model.tensors[ref].array for ref in (model.mean, model.std))
+    if not (np.abs(mean) <= MAX_MEAN).all():
+        raise bnn.FormatError(f"header field mean is {mean}, expected numbers of at most {MAX_MEAN}")
+    if not (np.isfinite(std) & (std > 0)).all():
+        raise bnn.FormatError(f"header field std is {std}, expected positive numbers")
     checker = Checker(model)
     for i, op in enumerate(model.ops):
         checker.op(i, op)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from ovsw import _core
+from ovsw.format import parse_metadata
 from ovsw.image import ImageSource, load_pixels
 from ovsw.networks import InputSpec
 from ovsw.text import dims, table
@@ -46,7 +46,7 @@ class Engine:
         except ValueError as e:
             raise ValueError(f"{name}: {e}") from None
         core = self._core
-        self.metadata: dict[str, Any] = json.loads(core.metadata)
+        self.metadata: dict[str, Any] = parse_metadata(core.metadata.encode())
         self.input = InputSpec(*core.input_shape, tuple(core.mean), tuple(core.std), core.resize, tuple(core.labels))
         self.output_shapes = [(c, h, w) for c, h, w in core.output_shapes]
 

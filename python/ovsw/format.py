@@ -37,6 +37,7 @@ MAX_STRINGS = 1 << 22
 MAX_METADATA = 1 << 24
 MAX_NAME = 255
 MAX_DIM = 1 << 20
+MAX_DEPTH = 100  # of objects and lists in the metadata
 
 NUMERICS = {"float": 0, "integer": 1}
 VALUE_KINDS = {"f32": 0, "bits": 1, "i16": 2, "i32": 3, "u8": 4}
@@ -350,7 +351,8 @@ def from_bytes(data: bytes) -> Model:
         raise FormatError(f"tables end at byte {end}, the file has {len(data)}")
 
     numerics_name = _name(NUMERICS, numerics, "numerics")
-    values = [_value(i, *VALUE.unpack_from(data, header_size + VALUE.size * i)) for i in range(n_values)]
+    kinds = VALUE_KINDS if numerics_name == "integer" else {name: VALUE_KINDS[name] for name in ("f32", "bits")}
+    values = [_value(i, kinds, *VALUE.unpack_from(data, header_size + VALUE.size * i)) for i in range(n_values)]
     tensors = []
     for i in range(n_tensors):
         tensor, end = _tensor(i, data, end, TENSOR.unpack_from(data, at_tensors + TENSOR.size * i))
@@ -361,12 +363,7 @@ def from_bytes(data: bytes) -> Model:
     records = (OP.unpack_from(data, at_ops + OP.size * i) for i in range(n_ops))
     with_shift = numerics_name == "integer"
     ops = [_op(i, strings, n_values, n_tensors, record, with_shift) for i, record in enumerate(records)]
-    try:
-        metadata = json.loads(data[at_metadata : at_metadata + metadata_size].decode())
-    except (ValueError, RecursionError):
-        raise FormatError("metadata is not JSON text in UTF-8") from None
-    if not isinstance(metadata, dict):
-        raise FormatError("metadata is not a JSON object")
+    metadata = parse_metadata(data[at_metadata : at_metadata + metadata_size])
     more_outputs = list(struct.unpack_from(f"<{(header_size - HEADER.size) // 4}I", data, HEADER.size))
     for index in more_outputs:
         if index >= n_values:
@@ -378,6 +375,38 @@ def from_bytes(data: bytes) -> Model:
             raise FormatError(f"header field {what} is {index}, there are {n}")
     _check_tensor_uses(ops, mean, std, n_tensors)
     return Model(values, tensors, ops, output, mean, std, numerics_name, metadata, (major, minor), more_outputs)
+
+
+def parse_metadata(text: bytes) -> dict[str, Any]:
+    """A file's metadata, by the letter of RFC 8259, which Python's own reader does not keep to."""
+    try:
+        found = json.loads(text.decode(), parse_constant=_refuse, parse_int=_whole)
+        _check_text(found, MAX_DEPTH)
+    except (ValueError, RecursionError):
+        raise FormatError("metadata is not JSON text in UTF-8") from None
+    if not isinstance(found, dict):
+        raise FormatError("metadata is not a JSON object")
+    return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _whole(digits: str) -> int | float:
+    """Python refuses to read whole numbers of more than some thousand digits; they are numbers all the same."""
+    return int(digits) if len(digits) <= 1000 else float(digits)
+
+
+def _check_text(value: Any, room: int) -> None:
+    """Raises ValueError for half of a surrogate pair, and for what is deeper than `room`."""
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, (dict, list)):
+        if not room:
+            raise ValueError
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+            _check_text(part, room - 1)
 
 
 def _check_tensor_uses(ops: list[Op], mean: int, std: int, n_tensors: int) -> None:
@@ -395,10 +424,10 @@ def _name(codes: dict[str, int], code: int, what: str) -> str:
     raise FormatError(f"{what} {code} is unknown")
 
 
-def _value(i: int, kind: int, c: int, h: int, w: int) -> Value:
+def _value(i: int, kinds: dict[str, int], kind: int, c: int, h: int, w: int) -> Value:
     if not all(1 <= n <= MAX_DIM for n in (c, h, w)):
         raise FormatError(f"value {i}: shape {(c, h, w)}, allowed are 1 to {MAX_DIM} each")
-    return Value(_name(VALUE_KINDS, kind, f"value {i}: kind"), c, h, w)
+    return Value(_name(kinds, kind, f"value {i}: kind"), c, h, w)
 
 
 def _tensor(i: int, data: bytes, end: int, record: tuple[int, ...]) -> tuple[Tensor, int]:
