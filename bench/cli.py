@@ -25,7 +25,7 @@ from ovsw.bench.result import OURS, Network, Result, Row, Skipped, as_json
 from ovsw.bench.table import markdown_table, show
 from ovsw.bench.topology import NETWORKS, Topology
 from ovsw.cli import command
-from ovsw.text import table
+from ovsw.text import table, visible
 
 REPEAT, MIN_TIME = 40, 0.3
 QUICK_REPEAT, QUICK_MIN_TIME = 6, 0.0
@@ -285,7 +285,7 @@ def _write(result: Result, args: argparse.Namespace) -> None:
     marked = f"```\n{head}\n```\n\n{show(result, paper, markdown_table)}"
     print(marked if args.markdown == "-" else f"{head}\n\n{show(result, paper)}")
     for network, steps in result.profile.items():
-        print(f"\n{network}: {profile.show(steps)}")
+        print(f"\n{visible(network)}: {profile.show(steps)}")
     for points in result.scaling.values():
         print(f"\n{scaling.show(points)}")
     if args.json:
