@@ -16,6 +16,7 @@ from ovsw import format as bnn
 from ovsw.bench.measure import interleaved
 from ovsw.bench.random_nets import random_resnet
 from ovsw.cli import command
+from ovsw.files import replace_file
 from ovsw.text import table, visible
 
 NETWORKS = ("resnet18", "resnet34")
@@ -80,7 +81,7 @@ def random(args: argparse.Namespace) -> None:
     for name in NETWORKS:
         data = bnn.to_bytes(random_resnet(name, numerics="integer"))
         if args.save:
-            bnn.replace_file(Path(args.save) / f"{name}.bnn", data)
+            replace_file(Path(args.save) / f"{name}.bnn", data)
         engine = Engine(data, threads=args.threads, isa=args.isa)
         label, probability = engine.classify(image, 1)[0]
         median, best = _ms(engine, image, args)

@@ -168,7 +168,7 @@ def _explain(prepared: Prepared, target: str) -> None:
     """The tables to stdout; a picture to `target`, unless that is "-"."""
     from ovsw.export.explain import explain, table
     from ovsw.export.explain_svg import svg
-    from ovsw.format import replace_file
+    from ovsw.files import replace_file
 
     told = explain(prepared.source.graph, prepared.chosen.model, prepared.chosen.lowered)
     print(table(told, verbose=True))

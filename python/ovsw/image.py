@@ -105,13 +105,14 @@ def _decode(image: Image.Image, source: ImageSource, channels: int) -> Image.Ima
         raise ValueError(f"{_name(source)}: cannot be decoded ({reason})") from None
 
 
-def _orientation(image: Image.Image) -> object:
+def _orientation(image: Image.Image) -> int:
     """What EXIF says; a damaged block says nothing."""
     try:
         with _quiet():
-            return image.getexif().get(_ORIENTATION)
+            found = image.getexif().get(_ORIENTATION)
     except Exception:
-        return None
+        return 1
+    return found if isinstance(found, int) else 1
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
