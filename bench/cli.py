@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import io
 import os
 import sys
 import tempfile
@@ -25,7 +26,8 @@ from ovsw.bench.result import OURS, Network, Result, Row, Skipped, as_json
 from ovsw.bench.table import markdown_table, show
 from ovsw.bench.topology import NETWORKS, Topology
 from ovsw.cli import command
-from ovsw.text import table
+from ovsw.files import replace_file
+from ovsw.text import table, visible
 
 REPEAT, MIN_TIME = 40, 0.3
 QUICK_REPEAT, QUICK_MIN_TIME = 6, 0.0
@@ -84,7 +86,7 @@ def bench(args: argparse.Namespace) -> int:
         emulated = emulate.emulate(args.emulate, networks)
         print(emulate.show(emulated))
         if args.json:
-            bnn.replace_file(args.json, as_json({"emulated": emulated}))
+            replace_file(args.json, as_json({"emulated": emulated}))
         return 0
     run = Run(args, networks)
     run.all(peers)
@@ -285,21 +287,23 @@ def _write(result: Result, args: argparse.Namespace) -> None:
     marked = f"```\n{head}\n```\n\n{show(result, paper, markdown_table)}"
     print(marked if args.markdown == "-" else f"{head}\n\n{show(result, paper)}")
     for network, steps in result.profile.items():
-        print(f"\n{network}: {profile.show(steps)}")
+        print(f"\n{visible(network)}: {profile.show(steps)}")
     for points in result.scaling.values():
         print(f"\n{scaling.show(points)}")
     if args.json:
-        bnn.replace_file(args.json, as_json(result))
+        replace_file(args.json, as_json(result))
     if args.markdown not in (None, "-"):
-        bnn.replace_file(args.markdown, f"{marked}\n".encode())
+        replace_file(args.markdown, f"{marked}\n".encode())
     if args.plot:
         from ovsw.bench.plot import table_plot
 
-        table_plot(result, args.plot, paper)
+        picture = io.BytesIO()
+        table_plot(result, picture, paper)
+        replace_file(args.plot, picture.getvalue())
     if args.html:
         from ovsw.bench.report import html
 
-        bnn.replace_file(args.html, html(result, paper).encode())
+        replace_file(args.html, html(result, paper).encode())
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import numpy as np
 
 from ovsw.bench.measure import Latency, Spread
 from ovsw.cli import command
-from ovsw.text import table
+from ovsw.text import table, visible
 
 SAME = 1.10  # medians that differ by less are the same
 CHANGED = 1.15  # and by more may be a change
@@ -68,7 +68,7 @@ def options(p: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     a, b = read(args.a), read(args.b)
     for line in differences(a.context, b.context):
-        print(f"warning: {line}", file=sys.stderr)
+        print(f"warning: {visible(line)}", file=sys.stderr)
     rows = verdicts(a, b)
     cells = [
         (*map(str, row.key), *("-" if n is None else f"{n:.2f}" for n in (row.a_ms, row.b_ms, row.ratio)), row.verdict)

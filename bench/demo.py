@@ -16,7 +16,8 @@ from ovsw import format as bnn
 from ovsw.bench.measure import interleaved
 from ovsw.bench.random_nets import random_resnet
 from ovsw.cli import command
-from ovsw.text import table
+from ovsw.files import replace_file
+from ovsw.text import table, visible
 
 NETWORKS = ("resnet18", "resnet34")
 PHOTO = Path(__file__).parent / "data" / "cat.jpg"
@@ -80,7 +81,7 @@ def random(args: argparse.Namespace) -> None:
     for name in NETWORKS:
         data = bnn.to_bytes(random_resnet(name, numerics="integer"))
         if args.save:
-            bnn.replace_file(Path(args.save) / f"{name}.bnn", data)
+            replace_file(Path(args.save) / f"{name}.bnn", data)
         engine = Engine(data, threads=args.threads, isa=args.isa)
         label, probability = engine.classify(image, 1)[0]
         median, best = _ms(engine, image, args)
@@ -88,7 +89,7 @@ def random(args: argparse.Namespace) -> None:
         rows.append((name, f"{len(data) / 1e6:.2f}", f"{median:.2f}", f"{best:.2f}", answer))
         if args.profile:
             print(f"\n{name}\n{engine.profile(image)}")
-    print(f"\nImageNet's networks with random weights, {Path(image).name}, {_how(engine, args)}\n")
+    print(f"\nImageNet's networks with random weights, {visible(Path(image).name)}, {_how(engine, args)}\n")
     print(table(("network", "file MB", "median ms", "best ms", "answer (means nothing)"), rows, right=(1, 2, 3)))
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ovsw.text import visible
+
 
 @dataclass
 class Spread:
@@ -123,14 +125,14 @@ class Bar:
         if self.bar is None or (what == what_before and now < at + 0.2):  # drawing takes time from what is timed next
             return
         self.shown = (what, now)
-        self.bar.set_description_str(what, refresh=False)
+        self.bar.set_description_str(visible(what), refresh=False)
         self.bar.n = fraction
         self.bar.refresh()
 
     def say(self, line: str) -> None:
         if self.bar is not None:
             self.bar.clear()
-        print(line, file=sys.stderr)
+        print(visible(line), file=sys.stderr)
 
     def close(self) -> None:
         if self.bar is not None:

@@ -19,6 +19,7 @@ from ovsw.bench.profile import Profile, TimedStep
 from ovsw.bench.result import OURS, Result, Row
 from ovsw.bench.scaling import Scaling
 from ovsw.bench.table import PAPER, fastest
+from ovsw.text import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -253,7 +254,7 @@ def _plain(axis: Axes) -> None:
 
 def _short(text: str, most: int) -> str:
     """Names come from files and users: no longer than this, and no formula for matplotlib."""
-    line = " ".join(text.split())
+    line = visible(" ".join(text.split()))
     return (line if len(line) <= most else line[: most - 1] + "…").replace("$", r"\$")
 
 

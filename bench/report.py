@@ -9,11 +9,12 @@ import base64
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
-from html import escape
+from html import escape as html_escape
 from typing import Any
 
 from ovsw.bench import plot, profile, scaling, table
 from ovsw.bench.result import Result, plain
+from ovsw.text import visible
 
 _NUMBER = re.compile(r"-|[\d.]+(x| %)?( \.\. [\d.]+)?")
 _LONG = 24  # characters that a line of a table may be broken after
@@ -92,6 +93,10 @@ _PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
+
+
+def escape(text: str) -> str:
+    return html_escape(visible(text))
 
 
 def _lines(lines: Iterable[str], name: str = "") -> str:

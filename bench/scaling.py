@@ -11,7 +11,7 @@ import numpy as np
 from ovsw import Engine
 from ovsw.bench.measure import Spread, interleaved, spread
 from ovsw.engine import ImageLike
-from ovsw.text import table
+from ovsw.text import table, visible
 
 BATCHES = (1, 4, 16)
 HEAD = ("threads", "batch", "images/s", "ms/image", "p10 .. p90", "speed-up", "p10 .. p90")
@@ -62,7 +62,7 @@ def show(scaling: Scaling) -> str:
 def head(scaling: Scaling) -> list[str]:
     """The paragraphs above the table."""
     return [
-        f"{scaling.network}, {scaling.isa}, {scaling.cores} core(s), {scaling.rounds} interleaved rounds.",
+        f"{visible(scaling.network)}, {scaling.isa}, {scaling.cores} core(s), {scaling.rounds} interleaved rounds.",
         "Speed-up: the time per image of one thread and batch 1 over this one, in the same round.",
     ]
 

@@ -14,6 +14,7 @@ from ovsw.bench.measure import Latency, Spread
 from ovsw.bench.peers import PEERS
 from ovsw.bench.result import OURS, Result, Row
 from ovsw.text import table as text_table
+from ovsw.text import visible
 
 
 @dataclass
@@ -134,8 +135,11 @@ def all_cells(result: Result) -> list[tuple[str, ...]]:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    def cell(text: str) -> str:
+        return visible(text).replace("|", r"\|")
+
     def line(row: Sequence[str]) -> str:
-        return f"| {' | '.join(row)} |"
+        return f"| {' | '.join(map(cell, row))} |"
 
     rule = ["---:" if i in right else "---" for i in range(len(head))]
     return "\n".join([line(head), line(rule), *map(line, rows)])

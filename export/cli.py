@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ovsw.cli import command
 from ovsw.export.errors import VerifyError
-from ovsw.text import dims, table
+from ovsw.text import dims, table, visible
 
 if TYPE_CHECKING:
     from ovsw.export.pipeline import Prepared, Report
@@ -153,12 +153,13 @@ def main(args: argparse.Namespace) -> int:
     try:
         report = prepared.write(Path(args.output))
     except VerifyError as e:
-        print(f"ovsw-export: {args.source}: {e}; nothing was written", file=sys.stderr)
+        print(f"ovsw-export: {visible(f'{args.source}: {e}')}; nothing was written", file=sys.stderr)
         return 1
     if report.not_integer:
-        print(f"ovsw-export: exported as float, integers are not possible: {report.not_integer}", file=sys.stderr)
+        why = visible(report.not_integer)
+        print(f"ovsw-export: exported as float, integers are not possible: {why}", file=sys.stderr)
     for warning in report.warnings:
-        print(f"ovsw-export: warning: {warning}", file=sys.stderr)
+        print(f"ovsw-export: warning: {visible(warning)}", file=sys.stderr)
     print(json.dumps(report.as_dict(), indent=2) if args.json else _text(report))
     return 0
 
@@ -167,7 +168,7 @@ def _explain(prepared: Prepared, target: str) -> None:
     """The tables to stdout; a picture to `target`, unless that is "-"."""
     from ovsw.export.explain import explain, table
     from ovsw.export.explain_svg import svg
-    from ovsw.format import replace_file
+    from ovsw.files import replace_file
 
     told = explain(prepared.source.graph, prepared.chosen.model, prepared.chosen.lowered)
     print(table(told, verbose=True))
@@ -194,7 +195,7 @@ def _text(report: Report) -> str:
     scale = "learned" if report.learned_scale else "derived"
     _, height, width = report.input_shape
     lines = [
-        f"{report.arch}: {report.num_classes} classes, input {height}x{width}, {scale} scales, "
+        f"{visible(report.arch)}: {report.num_classes} classes, input {height}x{width}, {scale} scales, "
         f"numerics {report.numerics}",
         "",
         table(("layer", "op", "output", "bits", "bytes"), rows, right=(4,)),
@@ -218,8 +219,8 @@ def _text(report: Report) -> str:
         )
     if integer is not None and report.calibrated is not None:
         lines.append(
-            f"scales of maps that are not clamped measured on {report.calibrated}; {integer.saturated:.2g} of their "
-            "values saturate"
+            f"scales of maps that are not clamped measured on {visible(report.calibrated)}; {integer.saturated:.2g} of "
+            "their values saturate"
         )
     accuracy = report.accuracy
     if accuracy is not None:
@@ -227,7 +228,7 @@ def _text(report: Report) -> str:
             f"top-1 on {accuracy.images:,} labelled images: PyTorch {accuracy.pytorch:.2%}, this file "
             f"{accuracy.exported:.2%}, the same answer on {accuracy.agreement:.2%}"
         )
-    lines.append(f"wrote {report.output}")
+    lines.append(f"wrote {visible(str(report.output))}")
     return "\n".join(lines)
 
 

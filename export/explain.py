@@ -432,15 +432,6 @@ def _then(model: bnn.Model, op: bnn.Op, fused: Fused, lowered: Lowered | None) -
 # For a terminal.
 
 
-def printable(name: str, most: int = 200) -> str:
-    """A name out of a foreign file: on one line, without control characters, cut in the middle."""
-    clean = "".join(c if c.isprintable() else "?" for c in name)
-    if len(clean) <= most:
-        return clean
-    tail = (most - 2) // 2
-    return f"{clean[: most - 2 - tail]}..{clean[len(clean) - tail :]}"
-
-
 def amount(n: int) -> str:
     """A count in few characters, such as 41.2 M."""
     for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
@@ -463,7 +454,7 @@ def headline(e: Explanation) -> str:
 
 def table(e: Explanation, verbose: bool = False) -> str:
     """What each pass did, and the plan; `verbose`: the rows of all stages, too."""
-    lines = [printable(e.name, 60), *_wrapped(headline(e)), ""]
+    lines = [text.visible(e.name, 60), *_wrapped(headline(e)), ""]
     count = 0
     for stage in e.stages:
         number = f"{count} nodes -> {len(stage.rows)}" if count else f"{len(stage.rows)} nodes"
@@ -483,11 +474,11 @@ def _wrapped(line: str, indent: str = "") -> list[str]:
 def _rows(stage: Stage) -> str:
     rows = [
         (
-            printable(row.name, 30),
+            text.visible(row.name, 30),
             row.kind,
             text.dims(row.shape),
-            printable(", ".join(row.reads), 34),
-            printable(row.notes),
+            text.visible(", ".join(row.reads), 34),
+            text.visible(row.notes, 200),
         )
         for row in stage.rows
     ]
@@ -502,7 +493,7 @@ def _plan(e: Explanation) -> str:
         reads = f" {_SECOND.get(step.kind, '+')} ".join(writer.get(value, "image") for value in step.reads)
         macs = amount(step.macs) if step.macs else "-"
         rows.append(
-            (f"#{i}", printable(step.name, 24), step.kind, reads, text.dims(step.shape), step.elements)
+            (f"#{i}", text.visible(step.name, 24), step.kind, reads, text.dims(step.shape), step.elements)
             + (str(step.weight_bits or "-"), f"{step.bytes:,}", macs, step.about)
         )
     head = ("", "op", "kind", "reads", "output", "stores", "bits", "bytes", "MACs", "window and channels")
@@ -511,7 +502,7 @@ def _plan(e: Explanation) -> str:
     for line, step in zip(body, e.steps):
         about, *more = textwrap.wrap(step.about, max(WIDTH - start, 20)) or [""]
         lines += [(line[:start] + about).rstrip(), *(" " * start + part for part in more)]
-        names = printable(f"= {', '.join(step.computes)}", 200) if step.computes else ""
+        names = text.visible(f"= {', '.join(step.computes)}", 200) if step.computes else ""
         lines += _wrapped("  ".join(filter(None, (step.then, names))), "     ")
     return "\n".join(lines)
 

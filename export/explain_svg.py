@@ -17,7 +17,8 @@ from itertools import groupby
 from xml.sax.saxutils import escape, quoteattr
 
 from ovsw import format as bnn
-from ovsw.export.explain import Explanation, Step, amount, headline, printable
+from ovsw.export.explain import Explanation, Step, amount, headline
+from ovsw.text import visible
 
 BOX, GAP, LANE, MARGIN = 430, 46, 13, 36  # widths of a box and a lane, height between boxes
 TALLEST = 4000  # of a picture that can be split
@@ -79,7 +80,7 @@ def svg(e: Explanation) -> str:
         x += column.width
     height = max(column.bottom for column in columns) + MARGIN
     _Drawing(canvas, e, columns).draw()
-    return canvas.document(width, height, printable(e.name, 60))
+    return canvas.document(width, height, visible(e.name, 60))
 
 
 # Text and shapes.
@@ -144,7 +145,7 @@ def width_of(words: str, size: float, strong: bool = False) -> float:
 
 def fitted(words: str, size: float, room: float, strong: bool = False) -> str:
     """Printable characters that fit into `room`, cut in the middle."""
-    words = printable(words, 400)
+    words = visible(words, 400)
     if width_of(words, size, strong) <= room:
         return words
     keep = len(words) - 1
@@ -484,7 +485,7 @@ class _Drawing:
             )
             head = f"M{end + side * 9:g} {y1 - 6:g}v12l{-9 * side:g} -6z"
         self.canvas.open(
-            f"{_map(value)}: {printable(source.name)} to {printable(target.name)}",
+            f"{_map(value)}: {visible(source.name, 200)} to {visible(target.name, 200)}",
             data_edge=f"{source.number} {target.number} {edge.role}",
         )
         self.canvas.path(d, f'class="edge" stroke="{colour}" stroke-width="{4 if edge.lane is None else 3}"')
@@ -518,8 +519,8 @@ class _Drawing:
             return
         step, x, y = item.step, item.x, item.y
         macs = f"{amount(step.binary_macs)} binary and {amount(step.real_macs)} real MACs, {step.bytes:,} bytes"
-        about = [f"{printable(step.name)}: {step.kind} {step.about}", step.then, macs]
-        about += [f"computes {printable(', '.join(step.computes), 1000)}"] if step.computes else []
+        about = [f"{visible(step.name, 200)}: {step.kind} {step.about}", step.then, macs]
+        about += [f"computes {visible(', '.join(step.computes), 1000)}"] if step.computes else []
         self.canvas.open("\n".join(filter(None, about)), data_op=item.number - 1)
         self.canvas.rect(x, y, BOX, item.height, 9, 'class="paper"')
         self.canvas.rect(x, y, BOX, item.height, 9, f'class="box" fill="{colour}" stroke="{colour}"')

@@ -15,10 +15,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from ovsw import format as bnn
 from ovsw._version import __version__
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
+from ovsw.files import replace_file
 from ovsw.networks import InputSpec
 
 _OPSET, _IR = 18, 8
@@ -34,7 +34,7 @@ def write(
         raise ExportError(f"{path}: {model.ByteSize():,} bytes are more than one ONNX file holds")
     data = model.SerializeToString()
     try:
-        bnn.replace_file(path, data)
+        replace_file(path, data)
     except OSError as e:
         raise ExportError(f"{path}: cannot be written: {e.strerror or e}") from None
     return len(data)

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from ovsw import format as bnn
 from ovsw.datasets import FolderSet, MemorySet
 from ovsw.export import ir
 from ovsw.export.accuracy import Accuracy, measure, open_images
@@ -36,6 +35,7 @@ from ovsw.export.verify import (
     verify,
     verify_integer,
 )
+from ovsw.files import replace_file
 from ovsw.labels import BUILTIN, load_labels
 from ovsw.networks import NORMALISATIONS, InputSpec
 from ovsw.summary import Layer, layers
@@ -304,7 +304,7 @@ class Prepared:
                 about["source"] = origin
             return onnx_out.write(self.source.graph, target, self.spec, self.source.name, about)
         try:
-            bnn.replace_file(target, self.chosen.data)
+            replace_file(target, self.chosen.data)
         except OSError as e:
             raise ExportError(f"{target}: cannot be written: {e.strerror or e}") from None
         return len(self.chosen.data)
@@ -344,16 +344,15 @@ def _meaning(graph: ir.Graph) -> dict[str, str]:
 
 
 def check_target(output: str | os.PathLike[str], force: bool, source: str | os.PathLike[str] | None = None) -> None:
-    """Raises ExportError if the file may not or cannot be written."""
+    """Raises ExportError if the file may not or cannot be written, before any work is done."""
     target, source = Path(output), None if source is None else Path(source)
-    """Refuses an output that cannot or must not be written, before any work is done."""
     if not target.parent.is_dir():
         raise ExportError(f"{target}: the folder {target.parent} does not exist")
     if target.is_dir():
         raise ExportError(f"{target}: is a folder")
     if source is not None and source.exists() and target.exists() and target.samefile(source):
         raise ExportError(f"{target}: is the checkpoint itself")
-    if target.exists() and not force:
+    if target.is_file() and not force:  # a device or a pipe loses nothing
         raise ExportError(f"{target}: exists already; --force overwrites it")
 
 

@@ -26,7 +26,7 @@ from ovsw.export.accuracy import measure, open_images
 from ovsw.export.frontend import checkpoint
 from ovsw.export.passes import build
 from ovsw.export.source import Source
-from ovsw.format import replace_file
+from ovsw.files import replace_file
 from ovsw.nn.checkpoint import read_run
 from ovsw.train.recipe import changes
 

@@ -1,14 +1,16 @@
-"""What the commands share: one line per error, exit codes, --version."""
+"""What the commands share: one line per error, exit codes, --version, output that no character can break."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable
-from typing import Optional
+from typing import NoReturn, Optional
 
 from ovsw._version import __version__
+from ovsw.text import visible
 
 Main = Callable[[Optional["list[str]"]], int]  # None means the arguments of the process
 
@@ -23,7 +25,8 @@ def command(
 
     def wrap(body: Callable[[argparse.Namespace], int]) -> Main:
         def main(argv: list[str] | None = None) -> int:
-            parser = argparse.ArgumentParser(prog=prog, description=description, epilog=epilog)
+            _take_any_character()
+            parser = _Parser(prog=prog, description=description, epilog=epilog)
             options(parser)
             parser.add_argument("--version", action="version", version=f"ovsw {__version__}")
             try:
@@ -33,7 +36,7 @@ def command(
                 return 0
             except KeyboardInterrupt:
                 return 130
-            except (ValueError, OSError, RuntimeError) as e:
+            except (ValueError, OSError, RuntimeError, MemoryError) as e:
                 print(f"{prog.removeprefix('python -m ')}: error: {message(e)}", file=sys.stderr)
                 return 2
 
@@ -43,7 +46,21 @@ def command(
 
 
 def message(e: Exception) -> str:
-    """The text of an error; the system's own say which file they are about."""
+    """The text of an error, on one line; the system's own say which file they are about."""
+    if isinstance(e, MemoryError):
+        return visible(str(e) or "out of memory")
     if isinstance(e, OSError) and e.filename is not None and e.strerror:
-        return f"{e.filename}: {e.strerror}"
-    return str(e) or type(e).__name__
+        return visible(f"{e.filename}: {e.strerror}")
+    return visible(str(e) or type(e).__name__)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(visible(message))
+
+
+def _take_any_character() -> None:
+    """What the terminal's encoding does not have is escaped; by default it would end the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -15,7 +15,7 @@ from ovsw import _core
 from ovsw.format import parse_metadata
 from ovsw.image import ImageSource, load_pixels
 from ovsw.networks import InputSpec
-from ovsw.text import dims, table
+from ovsw.text import dims, table, visible
 
 ModelSource = Union[str, "os.PathLike[str]", bytes]
 ImageLike = Union[ImageSource, np.ndarray, Sequence[Any]]
@@ -154,7 +154,7 @@ class Engine:
 
     def __repr__(self) -> str:
         outputs = ", ".join(str(c) if (h, w) == (1, 1) else dims((c, h, w)) for c, h, w in self.output_shapes)
-        about = f"{self.metadata.get('arch', 'model')} {dims(self.input_shape)} -> {outputs}"
+        about = f"{visible(str(self.metadata.get('arch', 'model')))} {dims(self.input_shape)} -> {outputs}"
         return f"<Engine {about}, isa={self.isa}, threads={self.threads}>"
 
     def _top(self, logits: np.ndarray, k: int) -> list[tuple[str, float]]:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
-import tempfile
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
+
+from ovsw.files import PathLike, replace_file
 
 MAGIC = b"\x89BNN\r\n\x1a\n"
 MAJOR, MINOR = 1, 2  # the newest that this module writes; a file that needs less says less
@@ -70,8 +70,6 @@ DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
 PADS_WITH = frozenset({"bconv", "gather"})  # ops that have a pad_value in the place of channels
 FLAGS = {"ceil": 1, "exclude_pad": 2}
 _SINCE_1_1 = frozenset({"integer", "i16", "i32", "u8", "i8"})  # codes of any enumeration
-
-PathLike = Union[str, "os.PathLike[str]"]
 
 
 class FormatError(ValueError):
@@ -290,25 +288,6 @@ def write(model: Model, path: PathLike) -> int:
     data = to_bytes(model)
     replace_file(path, data)
     return len(data)
-
-
-def replace_file(path: PathLike, data: bytes) -> None:
-    """Puts `data` at `path` whole or not at all: a temporary file in the same folder, then a rename."""
-    target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink()
-        raise
 
 
 def read(path: PathLike) -> Model:

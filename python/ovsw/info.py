@@ -16,7 +16,7 @@ from ovsw import format as bnn
 from ovsw.cli import command
 from ovsw.engine import Engine
 from ovsw.summary import layers
-from ovsw.text import dims, table
+from ovsw.text import dims, table, visible
 
 
 def describe(path: str) -> dict[str, Any]:
@@ -111,15 +111,15 @@ def _text(info: dict[str, Any]) -> str:
         for op in info["ops"]
     ]
     metadata = {key: value for key, value in info["metadata"].items() if key != "labels"}
-    labels = info["labels"]
+    labels = [visible(label) for label in info["labels"]]
     names = f"{labels[0]}, {labels[1]}, ... {labels[-1]}" if len(labels) > 2 else ", ".join(labels) or "not named"
     is_classifier = len(info["outputs"]) == 1 and info["outputs"][0][1:] == [1, 1]
     lines = [
-        f"{info['file']}: {info['bytes']:,} bytes = {info['bytes'] / 1e6:.2f} MB, format {info['format']}, "
+        f"{visible(info['file'])}: {info['bytes']:,} bytes = {info['bytes'] / 1e6:.2f} MB, format {info['format']}, "
         f"numerics {info['numerics']}",
         f"input {dims(info['input'])}, mean {numbers(info['mean'])}, std {numbers(info['std'])}",
         f"{info['classes']} classes: {names}" if is_classifier else f"outputs {', '.join(map(dims, info['outputs']))}",
-        *(f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in metadata.items()),
+        *(visible(f"{key}: {v if isinstance(v, str) else json.dumps(v)}") for key, v in metadata.items()),
         *([_trained(zoo.entry(info["zoo"]["name"]))] if "zoo" in info else []),
         "",
         table(("op", "kind", "input", "output", "window", "stores", "bits", "bytes"), rows, right=(7,)),

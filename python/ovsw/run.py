@@ -13,6 +13,7 @@ from PIL import Image
 from ovsw import zoo
 from ovsw.cli import command, message
 from ovsw.engine import Engine
+from ovsw.text import visible
 
 
 def options(p: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 @command("ovsw-run", "Classify images with a .bnn model, or with a trained network that comes with ovsw.", options)
 def main(args: argparse.Namespace) -> int:
-    """Every image that can be read is classified; those that cannot are named, and the exit code is then 2."""
+    """Every image that can be read is classified; those that cannot are named, and the exit code is then 1."""
     if args.top < 1:
         raise ValueError(f"--top is {args.top}, expected at least 1")
     model, images = split(args.inputs)
@@ -40,25 +41,26 @@ def main(args: argparse.Namespace) -> int:
     engine = (zoo.load if entry else Engine)(model, threads=args.threads, isa=args.isa)
     if entry:
         print(f"ovsw-run: {entry.about}", file=sys.stderr)
-    results, failed = [], False
+    results: list[dict[str, Any]] = []
     for path in images:
         try:
             top = engine.classify(path, args.top)
-        except (ValueError, OSError) as e:
+        except (ValueError, OSError, MemoryError) as e:
             print(f"ovsw-run: error: {message(e)}", file=sys.stderr)
-            failed = True
+            results.append({"image": path, "error": message(e)})
             continue
         results.append({"image": path, "top": [{"label": label, "probability": p} for label, p in top]})
         if not args.json:
-            print(path)
+            print(visible(path))
             for label, p in top:
-                print(f"  {100 * p:6.2f} %  {label}")
+                print(f"  {100 * p:6.2f} %  {visible(label)}")
     if args.json:
         about = {"model": model, "zoo": _known(entry), "isa": engine.isa, "threads": engine.threads}
         print(json.dumps({**about, "results": results}, indent=2))
-    if args.profile and results:
-        print(f"\n{engine.profile(results[0]['image'])}", file=sys.stderr if args.json else sys.stdout)
-    return 2 if failed else 0
+    good = [result["image"] for result in results if "top" in result]
+    if args.profile and good:
+        print(f"\n{engine.profile(good[0])}", file=sys.stderr if args.json else sys.stdout)
+    return 0 if len(good) == len(images) else 1
 
 
 def split(inputs: list[str]) -> tuple[str, list[str]]:

@@ -52,11 +52,36 @@ def test_run_json_and_profile(model: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_run_goes_on_after_a_bad_image(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "bad.jpg").write_text("no")
-    assert run.main([model, str(tmp_path / "bad.jpg"), PHOTO, "--top", "1"]) == 2
+    bad, gone = str(tmp_path / "bad.jpg"), str(tmp_path / "gone.jpg")
+    Path(bad).write_text("no")
+    assert run.main([model, bad, PHOTO, gone, PHOTO, "--top", "1"]) == 1
     captured = capsys.readouterr()
-    assert "bad.jpg" in captured.err
-    assert len(captured.err.splitlines()) == 1
+    errors = captured.err.splitlines()
+    assert [error.split(": ")[:3] for error in errors] == [["ovsw-run", "error", bad], ["ovsw-run", "error", gone]]
+    assert [line for line in captured.out.splitlines() if not line.startswith(" ")] == [PHOTO, PHOTO]
+    assert run.main([model, bad, PHOTO, "--json", "--profile"]) == 1
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)["results"]
+    assert found[0] == {"image": bad, "error": errors[0].removeprefix("ovsw-run: error: ")}
+    assert found[1]["image"] == PHOTO
+    assert "layer1.0.conv1" in captured.err
+    assert run.main([model, gone]) == 1
+
+
+def test_run_goes_on_after_a_picture_without_memory(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classify = Engine.classify
+
+    def sometimes(self: Engine, image: str, k: int) -> object:
+        if image == "huge.png":
+            raise MemoryError("huge.png: not enough memory for 9000 x 9000 pixels")
+        return classify(self, image, k)
+
+    monkeypatch.setattr(Engine, "classify", sometimes)
+    assert run.main([model, "huge.png", PHOTO]) == 1
+    captured = capsys.readouterr()
+    assert captured.err == "ovsw-run: error: huge.png: not enough memory for 9000 x 9000 pixels\n"
     assert captured.out.startswith(PHOTO)
 
 
@@ -65,7 +90,6 @@ def test_run_goes_on_after_a_bad_image(model: str, tmp_path: Path, capsys: pytes
     [
         (["nothing.bnn", PHOTO], "nothing.bnn"),
         ([str(ROOT / "LICENSE"), PHOTO], "not a .bnn file"),
-        (["MODEL", "nothing.jpg"], "nothing.jpg"),
         (["MODEL", PHOTO, "--top", "0"], "--top"),
         (["MODEL", PHOTO, "--threads", "0"], "threads"),
         (["MODEL", PHOTO, "--isa", "abacus"], "abacus"),

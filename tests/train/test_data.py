@@ -19,6 +19,7 @@ from PIL import Image
 from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
 
 from support import pickles, shared
+from support.pictures import GREY, chunk, exif, png
 from support.training import image_folder
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -94,7 +95,7 @@ def test_image_folder(tmp_path: Path) -> None:
     assert torch.equal(crops[0], crops[1])
     assert not torch.equal(crops[0], crops[2])
     (tmp_path / "train" / "bird" / "0.png").write_text("broken")
-    with pytest.raises(DataError, match=r"0\.png: cannot be decoded .* data\.broken=skip"):
+    with pytest.raises(DataError, match=r"0\.png: is not an image .* data\.broken=skip"):
         found.load(0, 32, 36, None, np.random.default_rng(0))
     found.broken = "skip"
     assert torch.equal(
@@ -223,6 +224,19 @@ def test_odd_names_of_cifar(names: Any, tmp_path: Path) -> None:
 
 
 # Broken images
+
+
+def test_training_crops_are_upright_and_deep(tmp_path: Path) -> None:
+    """A 16-bit picture, dark above and light below once it is turned as its EXIF says."""
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    stored = np.repeat(np.array([[60, 60, 180, 180]], np.uint16) << 8, 4, axis=0)
+    held = chunk(b"eXIf", exif(5))
+    (tmp_path / "train" / "cat" / "0.png").write_bytes(png(stored, GREY, 16, before=held))
+    found = open_split("folder", tmp_path, "train")
+    assert isinstance(found, FolderSet)
+    crop = found.load(0, 4, 4, (1.0, 1.0), np.random.default_rng(0))
+    assert crop[:, 0].unique().tolist() == [60]
+    assert crop[:, 3].unique().tolist() == [180]
 
 
 def coloured_folder(root: Path, broken: set[str]) -> FolderSet:

@@ -23,7 +23,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ovsw.image import load_pixels
+from ovsw.image import load_image, load_pixels
 
 KINDS = ("cifar10", "cifar100", "fashion-mnist", "folder", "synthetic")
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm"}
@@ -71,11 +71,10 @@ class FolderSet:
             path = self.paths[candidate]
             try:
                 pixels = _random_crop(path, size, scale, rng) if scale else load_pixels(path, 3, resize, (size, size))
-            except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as e:
+            except (OSError, ValueError) as e:
                 if self.broken == "skip":
                     continue
-                how = "--set data.broken=skip passes over it"
-                raise DataError(f"{path}: cannot be decoded ({type(e).__name__}); {how}") from None
+                raise DataError(f"{e}; --set data.broken=skip passes over it") from None
             return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
         raise DataError(f"{self.paths[index].parent}: no image of this class can be decoded")
 
@@ -88,8 +87,7 @@ class FolderSet:
 
 
 def _random_crop(path: Path, size: int, scale: Sequence[float], rng: np.random.Generator) -> np.ndarray:
-    with Image.open(path) as image:
-        rgb = image.convert("RGB")
+    rgb = load_image(path, 3)
     top, left, h, w = crop_box(rgb.height, rgb.width, scale, rng)
     return np.asarray(rgb.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + w, top + h)))
 
@@ -253,10 +251,9 @@ def _mosaics(base: Path, split: str) -> MemorySet:
     parts = []
     for path in paths:
         try:
-            with Image.open(path) as image:
-                mosaic = np.asarray(image.convert("RGB"))
-        except OSError as e:
-            raise DataError(f"{path}: cannot be decoded ({e})") from None
+            mosaic = np.asarray(load_image(path, 3))
+        except (OSError, ValueError) as e:
+            raise DataError(str(e)) from None
         parts.append(mosaic.reshape(50, 32, 50, 32, 3).transpose(0, 2, 1, 3, 4).reshape(-1, 32, 32, 3))
     pixels = np.concatenate(parts)
     expected = json.loads((base / "manifest.json").read_text())[split]["sha256_pixels"]

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ovsw.format import replace_file
-from ovsw.repro.figures import save
+from ovsw.files import replace_file
 from ovsw.repro.report import markdown_table
 from ovsw.repro.results import write_csv
-from ovsw.train.flips import pyplot
+from ovsw.train.flips import pyplot, save
 
 HEAD = (
     *("variant", "images", "accuracy, %", "same answer, %", "other answers"),

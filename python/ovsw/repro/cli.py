@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ovsw.cli import command
-from ovsw.format import replace_file
+from ovsw.files import replace_file
 from ovsw.repro.plan import SCALES, Experiment, Plan, Run, load_plan
 from ovsw.repro.pool import How, Job, run_jobs
 from ovsw.repro.runs import Where, duration, locked, train

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ovsw.format import replace_file
 from ovsw.repro.results import Mean, Results, Row
-from ovsw.train.flips import pyplot
+from ovsw.train.flips import pyplot, save
 
 ALL, NEVER = "#9ecae1", "#de2d26"
-DPI = 120
 
 
 def draw(results: Results, folder: Path) -> list[str]:
@@ -28,13 +25,6 @@ def draw(results: Results, folder: Path) -> list[str]:
             names.append(f"{kind}.png")
             save(figure, folder / names[-1])
     return names
-
-
-def save(figure: Any, path: Path) -> None:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI)
-    pyplot().close(figure)
-    replace_file(path, buffer.getvalue())
 
 
 def _finish(figure: Any, results: Results) -> Any:

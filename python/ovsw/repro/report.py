@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ovsw.format import replace_file
+from ovsw.files import replace_file
 from ovsw.repro import figures
 from ovsw.repro.results import Mean, Results, Row, load_results, write_csv
 from ovsw.text import table

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ovsw.format import replace_file
+from ovsw.files import replace_file
 from ovsw.repro.plan import Experiment, value_of
 from ovsw.repro.runs import Where, read_config, read_metrics
 

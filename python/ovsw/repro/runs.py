@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ovsw.format import replace_file
+from ovsw.files import replace_file
 from ovsw.repro.plan import Run, same_run
 from ovsw.repro.pool import How, Job, run_jobs
 from ovsw.train.recipe import as_dict, from_dict

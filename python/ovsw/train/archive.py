@@ -15,11 +15,8 @@ import argparse
 import copy
 import io
 import lzma
-import os
 import shlex
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +26,7 @@ import torch
 from torch import Tensor
 
 from ovsw.cli import command
-from ovsw.format import replace_file
+from ovsw.files import new_folder, replace_file
 from ovsw.nn.checkpoint import read_run
 from ovsw.train.recipe import changes
 
@@ -66,18 +63,12 @@ def unpack(file: Path, run: Path) -> list[str]:
     if run.exists():
         raise ValueError(f"{run}: exists already")
     content = _content(file, file.read_bytes())
-    folder = Path(tempfile.mkdtemp(prefix=f".{run.name}.", dir=run.absolute().parent))
-    try:
+    with new_folder(run) as folder:
         for name, checkpoint in _checkpoints(content).items():
-            torch.save(checkpoint, folder / name)
-        (folder / "metrics.csv").write_bytes(content["metrics"].encode())
-        umask = os.umask(0)
-        os.umask(umask)
-        folder.chmod(0o777 & ~umask)
-        folder.rename(run)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
+            buffer = io.BytesIO()
+            torch.save(checkpoint, buffer)
+            replace_file(folder / name, buffer.getvalue())
+        replace_file(folder / "metrics.csv", content["metrics"].encode())
     return [*_checkpoints(content), "metrics.csv"]
 
 

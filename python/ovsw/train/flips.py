@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from ovsw.cli import command
+from ovsw.files import replace_file
 from ovsw.nn import binary_layers, create
 from ovsw.nn.checkpoint import read, read_run, state_dict
 from ovsw.text import table
@@ -84,8 +86,7 @@ def histogram(layers: list[LayerFlips], path: Path) -> None:
     for axis in axes.flat[len(layers) :]:
         axis.set_visible(False)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)
 
 
 def epochs_picture(runs: dict[str, list[dict[str, str]]], path: Path) -> None:
@@ -110,8 +111,15 @@ def epochs_picture(runs: dict[str, list[dict[str, str]]], path: Path) -> None:
     axis.legend(lines, [line.get_label() for line in lines], loc="center right", fontsize=8)
     axis.grid(alpha=0.3)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Writes and closes a figure of `pyplot`."""
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=120, format=path.suffix[1:] or "png")
+    pyplot().close(figure)
+    replace_file(path, picture.getvalue())
 
 
 def pyplot() -> Any:
@@ -153,8 +161,9 @@ def main(args: argparse.Namespace) -> int:
     ]
     head = ("layer", "weights", "never flipped, %", "other sign than at the start, %")
     print(table(head, shown, right=(1, 2, 3)))
-    with (output / "flips.csv").open("w", newline="") as f:
-        csv.writer(f).writerows([head, *shown])
+    text = io.StringIO()
+    csv.writer(text).writerows([head, *shown])
+    replace_file(output / "flips.csv", text.getvalue().encode())
     histogram(chosen, output / "flips.png")
     epochs_picture({p.name: _metrics(p) for p in paths}, output / "flips_epochs.png")
     print(f"wrote flips.csv, flips.png and flips_epochs.png to {output}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from torch.nn import functional as F
 
 from ovsw.cli import command
 from ovsw.datasets import MemorySet
+from ovsw.files import replace_file
 from ovsw.networks import network
 from ovsw.nn.checkpoint import read_run
 from ovsw.train import augment
-from ovsw.train.flips import pyplot
+from ovsw.train.flips import pyplot, save
 from ovsw.train.recipe import from_dict
 from ovsw.train.trainer import build_model, open_data
 
@@ -74,8 +76,7 @@ def picture(losses: np.ndarray, span: float, title: str, path: Path) -> None:
     figure.colorbar(filled, label="loss")
     figure.suptitle(title)
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)
 
 
 def options(p: argparse.ArgumentParser) -> None:
@@ -106,10 +107,11 @@ def main(args: argparse.Namespace) -> int:
     x = augment.normalise(split.images[: args.images], spec.input.mean, spec.input.std)
     losses = surface(model, x, split.labels[: args.images], args.grid, args.span)
     steps = np.linspace(-args.span, args.span, args.grid)
-    with output.with_suffix(".csv").open("w", newline="") as f:
-        writer = csv.writer(f)
-        writer.writerow(("direction 1", "direction 2", "loss"))
-        writer.writerows((a, b, losses[i, j]) for i, a in enumerate(steps) for j, b in enumerate(steps))
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(("direction 1", "direction 2", "loss"))
+    writer.writerows((a, b, losses[i, j]) for i, a in enumerate(steps) for j, b in enumerate(steps))
+    replace_file(output.with_suffix(".csv"), text.getvalue().encode())
     picture(losses, args.span, f"{spec.name}, {args.images} test images", output)
     print(f"loss {losses.min():.3f} to {losses.max():.3f}; wrote {output} and {output.with_suffix('.csv')}")
     return 0

@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
 from ovsw.export.errors import ExportError
-from ovsw.format import replace_file
+from ovsw.files import replace_file
 from ovsw.labels import load_labels
 from ovsw.networks import NORMALISATIONS, InputSpec, network
 from ovsw.nn import BinaryConv2d, binary_layers, create, float_network
