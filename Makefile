@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 
 NATIVE := $(shell find csrc kernels -name '*.cc' -o -name '*.h' -o -name '*.in') CMakeLists.txt
 PROJECT := setup.py pyproject.toml constraints.txt python/ovsw/_version.py
-CXX_FILES := $(filter %.cc %.h,$(NATIVE)) $(wildcard include/*.h* tests/cpp/*.[ch]* examples/*/*.c* tools/arm64/*.c)
+CXX_FILES := $(filter %.cc %.h,$(NATIVE)) $(wildcard include/*.h* tests/cpp/*.[ch]* tests/fuzz/*.cc tests/fuzz/*.h examples/*/*.c* tools/arm64/*.c)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
 # Tests use all cores, up to four, and say what was skipped and why.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
 
-.PHONY: help run test test-all test-arm64 count-arm64 lint format bench wheel clean
+.PHONY: help run test test-all test-arm64 count-arm64 lint format bench fuzz wheel clean
 
 help:
 	@echo "make run     set up and run the demo: a trained network on pictures, then large ones of random weights"
@@ -21,6 +21,7 @@ help:
 	@echo "make count-arm64  instructions of one inference there, beside ncnn"
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make format  reformat the code"
+	@echo "make fuzz    hostile files for FUZZ_SECONDS each (300), by libFuzzer and in Python (clang 16; root on Debian 12)"
 	@echo "make bench   the deployment table: size and latency beside the other engines"
 	@echo "make wheel   build a wheel and an sdist into dist/"
 	@echo "make clean   remove the venv and everything built"
@@ -59,6 +60,10 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(BIN)/ovsw-bench
+
+fuzz: $(VENV)/.dev
+	@tools/fuzz/setup
+	@cd tests && $(abspath $(BIN))/python -m campaigns.fuzz --seconds $(or $(FUZZ_SECONDS),300)
 
 wheel: $(VENV)/.dev
 	@$(BIN)/python -m build --outdir dist

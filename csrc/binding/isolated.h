@@ -144,12 +144,14 @@ class Isolated {
     Border& b = args_.border;
     const Shape& s = args_.shape;
     const std::size_t out_h = std::size_t(s.out_h), out_w = std::size_t(s.out_w), out_c = std::size_t(s.out_c);
-    const std::int32_t last = *std::max_element(b.row_class, b.row_class + out_h) +  //
-                              *std::max_element(b.col_class, b.col_class + out_w);
-    const std::size_t classes = std::size_t(last) + 1;
+    std::size_t classes = 1;
+    if (b.row_class && b.col_class) {
+      classes += std::size_t(*std::max_element(b.row_class, b.row_class + out_h));
+      classes += std::size_t(*std::max_element(b.col_class, b.col_class + out_w));
+      b.row_class = copy("its classes of rows", b.row_class, out_h);
+      b.col_class = copy("its classes of columns", b.col_class, out_w);
+    }
     b.base = add_rows("its border terms", b.base, classes, out_c, sizeof *b.base);
-    b.row_class = copy("its classes of rows", b.row_class, out_h);
-    b.col_class = copy("its classes of columns", b.col_class, out_w);
     if (b.outside) b.outside = add_rows("its terms of taps outside", b.outside, classes, out_c, sizeof *b.outside);
     if (b.window) b.window = copy("its window terms", b.window, 2 * classes);
   }
