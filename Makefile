@@ -7,12 +7,15 @@ NATIVE := $(shell find csrc kernels -name '*.cc' -o -name '*.h' -o -name '*.in')
 PROJECT := setup.py pyproject.toml constraints.txt python/ovsw/_version.py
 CXX_FILES := $(filter %.cc %.h,$(NATIVE)) $(wildcard include/*.h* tests/cpp/*.[ch]* examples/*/*.c* tools/arm64/*.c)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet
+CXX_FILES := $(filter %.cc %.h,$(NATIVE)) $(wildcard include/*.h* tests/cpp/*.[ch]* tests/fuzz/*.cc tests/fuzz/*.h examples/*/*.c* tools/arm64/*.c)
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
 # Tests use all cores, up to four, and say what was skipped and why.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
 
 .PHONY: help run test test-all test-arm64 count-arm64 numbers lint format bench wheel reproducible lock clean
 .PHONY: help run test test-all test-arm64 count-arm64 check-sanitizers soak lint format bench wheel clean
+.PHONY: help run test test-all test-arm64 count-arm64 lint format bench fuzz wheel clean
 
 help:
 	@echo "make run     set up and run the demo: a trained network on pictures, then large ones of random weights"
@@ -25,6 +28,7 @@ help:
 	@echo "make soak    100,000 inferences on many threads, engines and processes: all equal, nothing left"
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make format  reformat the code"
+	@echo "make fuzz    hostile files for FUZZ_SECONDS each (300), by libFuzzer and in Python (clang 16; root on Debian 12)"
 	@echo "make bench   the deployment table: size and latency beside the other engines"
 	@echo "make wheel   build a wheel and an sdist into dist/, with a list of what is in them"
 	@echo "make reproducible  build both twice and compare the bytes"
@@ -75,6 +79,10 @@ bench: $(VENV)/.dev
 	@$(BIN)/ovsw-bench
 
 # The date of everything in it is that of the commit.
+fuzz: $(VENV)/.dev
+	@tools/fuzz/setup
+	@cd tests && $(abspath $(BIN))/python -m campaigns.fuzz --seconds $(or $(FUZZ_SECONDS),300)
+
 wheel: $(VENV)/.dev
 	@PATH="$(CURDIR)/$(BIN):$$PATH" SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 	  $(BIN)/python -m build --no-isolation --outdir dist

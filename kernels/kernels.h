@@ -81,8 +81,12 @@ struct Shape {
   int group_out() const { return out_c / groups; }
 };
 
-// A map in memory; null if it is not there, or not wanted. Up to 64 bytes after the end of one that is read may be
-// read.
+// How many bytes after the end of a map that is read may be read, too, and not used; before it there are none, and none
+// after one that is only written. All other memory ends where its sizes say, but what begins at a 64-byte aligned
+// address is readable up to the next one.
+constexpr std::size_t kReadSlack = 64;
+
+// A map in memory, aligned as its elements are; null if it is not there, or not wanted.
 struct View {
   void* data;
   Element kind;

@@ -4,7 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
@@ -14,6 +14,8 @@
 #include "csrc/base/crc32.h"
 #include "csrc/base/error.h"
 #include "csrc/base/thread_pool.h"
+#include "csrc/binding/guarded.h"
+#include "csrc/binding/isolated.h"
 #include "csrc/binding/without_gil.h"
 #include "csrc/format/file.h"
 #include "csrc/graph/graph.h"
@@ -30,26 +32,6 @@ namespace {
 template <typename T>
 using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
-// Memory that ends exactly where the data ends and is surrounded by a pattern, to catch kernels that write too far.
-class Guarded {
- public:
-  explicit Guarded(std::size_t bytes) : bytes_(bytes), buffer_(align_up(bytes) + 2 * kGuard) {
-    std::memset(buffer_.data(), 0xA5, align_up(bytes) + 2 * kGuard);
-  }
-  std::byte* data() const { return buffer_.data() + kGuard; }
-  void verify(const char* what) const {
-    for (std::size_t i = 0; i < kGuard; ++i) {
-      const bool intact = buffer_.data()[i] == std::byte{0xA5} && data()[bytes_ + i] == std::byte{0xA5};
-      if (!intact) throw std::runtime_error(text("the kernel wrote outside ", what));
-    }
-  }
-
- private:
-  static constexpr std::size_t kGuard = 256;
-  std::size_t bytes_;
-  Buffer buffer_;
-};
-
 Shape make_shape(std::vector<int> in, int out_c, std::vector<int> window, std::vector<int> stride,
                  std::vector<int> pad) {
   Shape s{in[0], in[1], in[2], 0, 0, out_c, window[0], window[1], stride[0], stride[1], pad[0], pad[1], 0, 0, 1};
@@ -63,52 +45,71 @@ py::dtype dtype_of(Element kind) {
   return py::dtype(kNames[std::size_t(kind)]);
 }
 
+// What one step writes, with all its buffers in pages of their own that end, or begin, where nobody may touch anything.
+void run_guarded(const Plan& plan, const Step& step, bool in_place, std::int64_t split, const Guarded::Options& options,
+                 std::vector<Bytes>* values) {
+  Isolated<Guarded> isolated(plan, step, *values, in_place, options);
+  if (const void* at = touched_by([&] { isolated.run(split); })) {
+    for (const auto& part : isolated.parts()) {
+      if (!part.block.owns(at)) continue;
+      const std::ptrdiff_t distance = part.block.distance(at);
+      const char* where = distance < 0 ? " bytes before " : " bytes past the end of ";
+      throw std::runtime_error(text("the kernel touched memory ", std::abs(distance), where, part.name));
+    }
+    throw std::runtime_error("the kernel touched memory far outside its buffers");
+  }
+  if (const char* name = isolated.overwritten()) throw std::runtime_error(text("the kernel wrote outside ", name));
+  isolated.take(plan, values);
+}
+
 // Runs the ops of a file alone, through the plan that an engine would make: `given` has the values that no op writes,
-// as arrays (h, w, c), bits as words. Everything lies in guarded memory, with nothing shared but an op's residual and
-// output if `in_place`. Each op is called for ranges of `split` pixels (0: all at once), and then also for every 64
-// channels, if it has weights. Returns what the ops write.
+// as arrays (h, w, c), bits as words. Each buffer is guarded on one side and then on the other, with nothing shared but
+// an op's residual and output if `in_place`; both runs must give the same. Each op is called for ranges of `split`
+// pixels (0: all at once), and then also for every 64 channels, if it has weights. Returns what the ops write.
 py::dict run_ops(const std::string& isa, const py::bytes& file, const std::map<std::uint32_t, py::array>& given,
                  bool in_place, std::int64_t split) {
   const std::string bytes = file;
   const Buffer aligned(bytes.size());
   std::memcpy(aligned.data(), bytes.data(), bytes.size());
-  std::vector<std::uint32_t> values;
-  for (const auto& entry : given) values.push_back(entry.first);
+  std::vector<std::uint32_t> there;
+  for (const auto& entry : given) there.push_back(entry.first);
   const File parsed = parse_file(aligned.data(), bytes.size());
-  const auto plan = make_plan(build_graph(parsed, values), choose_table(isa));
+  const auto plan = make_plan(build_graph(parsed, there), choose_table(isa));
 
-  std::vector<Guarded> memory;
-  for (const Value& v : plan->values) memory.emplace_back(v.bytes());
+  std::vector<Bytes> values(plan->values.size());
   for (const auto& [v, array] : given) {
     check(std::size_t(array.nbytes()) == plan->values[v].bytes(), "value ", v, " has ", array.nbytes(), " bytes");
-    std::memcpy(memory[v].data(), array.data(), std::size_t(array.nbytes()));
+    const auto* data = static_cast<const std::byte*>(array.data());
+    values[v].assign(data, data + array.nbytes());
   }
   py::dict written;
   for (const Step& step : plan->steps) {
-    const bool shared = in_place && step.residual != kAbsent;
-    KernelArgs args =
-        plan->bind(step, [&](std::uint32_t v) { return memory[shared && v == step.out ? step.residual : v].data(); });
-    const Shape& s = args.shape;
-    const std::int64_t pixels = std::int64_t(s.out_h) * s.out_w, range = split > 0 ? split : pixels;
-    const int block = split > 0 && step.traits->is(kWeights) ? 64 : s.out_c;
-    const Guarded scratch(step.kernel->scratch_bytes(s));
-    for (args.first_channel = 0; args.first_channel < s.out_c; args.first_channel = args.last_channel) {
-      args.last_channel = std::min(args.first_channel + block, s.out_c);
-      for (std::int64_t begin = 0; begin < pixels; begin += range) {
-        step.kernel->run(args, begin, std::min(begin + range, pixels), scratch.data());
-      }
-    }
-    scratch.verify("its scratch memory");
+    std::vector<Bytes> again = values;
+    run_guarded(*plan, step, in_place, split, {0xA5, true}, &values);
+    run_guarded(*plan, step, in_place, split, {0x3C, false}, &again);
     for (std::uint32_t v : {step.out, step.bits}) {
       if (v == kAbsent) continue;
+      if (values[v] != again[v]) throw std::runtime_error("the kernel used what is not there, or left something out");
       const Value& value = plan->values[v];
       const int last = value.kind == Element::kBits ? (value.c + 63) / 64 : value.c;
       const std::vector<py::ssize_t> shape{value.h, value.w, last};
-      written[py::int_(v)] = py::array(dtype_of(value.kind), shape, v == step.out ? args.out.data : args.bits);
+      written[py::int_(v)] = py::array(dtype_of(value.kind), shape, values[v].data());
     }
   }
-  for (const Guarded& m : memory) m.verify("its outputs");
   return written;
+}
+
+// Reads a byte `at` bytes from the beginning of guarded memory, or writes it: what is said of it, or "" if it is
+// allowed.
+std::string probe(std::size_t bytes, std::size_t align, bool at_end, std::ptrdiff_t at, bool write) {
+  const Guarded memory(bytes, align, {0xA5, at_end});
+  volatile std::byte* byte = memory.data() + at;
+  const void* where = touched_by([&] {
+    const std::byte read = *byte;
+    if (write) *byte = ~read;
+  });
+  if (where) return text(memory.owns(where) ? "stopped at " : "stopped elsewhere at ", memory.distance(where));
+  return memory.intact() ? "" : "overwritten";
 }
 
 // The rows of csrc/graph/ops.h: of each op its facts, and its constants in either numerics as name -> dtype.
@@ -172,6 +173,7 @@ void run_marked(Model& model, const py::array_t<std::uint8_t, py::array::c_style
 PYBIND11_MODULE(_testing, m) {
   using namespace ovsw;
   m.def("run_ops", &run_ops, py::arg("isa"), py::arg("file"), py::arg("given"), py::arg("in_place"), py::arg("split"));
+  m.def("probe", &probe);
   m.def("op_rows", &op_rows);
   m.def("reference_bconv",
         [](const Array<std::int8_t>& x, const Array<std::int8_t>& w, const std::vector<int>& stride,

@@ -70,7 +70,7 @@ Arena place_values(const Graph& graph) {
 
   Arena arena;
   for (std::size_t v : block_of) arena.offset.push_back(blocks[v].offset);
-  arena.bytes = bytes + kAlign;  // kernels may read past the end of a map
+  arena.bytes = bytes + kReadSlack;  // of what lies last
   return arena;
 }
 

@@ -1,0 +1,136 @@
+"""`make fuzz`: the libFuzzer targets of tests/fuzz, and every campaign named fuzz_*.py beside this one.
+
+Each has the same number of seconds, as many at a time as there are cores. What was learnt stays in build/fuzz/corpus
+and is where the next run begins; what was found is in build/fuzz/findings, and then the command ends with 1. A target
+runs a finding again with `build/fuzz/cmake/tests/fuzz/fuzz_NAME FILE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import resource
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).absolute().parents[2]
+BUILD = ROOT / "build" / "fuzz"
+FINDINGS = BUILD / "findings"
+TARGETS = {"load": "bnn", "run": "bnn", "metadata": "json"}  # and their corpus
+HANGS = 1200  # seconds for one input that take a few thousandths of one: no busy machine comes near
+
+
+class Report(NamedTuple):
+    name: str
+    lines: list[str]
+    found: bool
+
+
+def build() -> None:
+    """Configures and compiles the targets; says nothing unless that fails."""
+    for command in (["cmake", "--preset", "fuzz", "-GNinja"], ["cmake", "--build", "--preset", "fuzz"]):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+
+
+def fuzz(name: str, seconds: int, runs: int, seed: int) -> Report:
+    """One libFuzzer target, for a time or, if `runs`, for a number of inputs."""
+    corpus, kind = BUILD / "corpus" / name, TARGETS[name]
+    corpus.mkdir(parents=True, exist_ok=True)
+    source = ROOT / "tests" / "fuzz"
+    options = {
+        "seed": seed,
+        "max_len": 32768,
+        "len_control": 0,
+        "rss_limit_mb": 2048,
+        "timeout": HANGS,
+        "dict": source / f"{kind}.dict",
+        "artifact_prefix": f"{FINDINGS}/{name}-",
+        "print_final_stats": 1,
+        **({"runs": runs} if runs else {"max_total_time": seconds}),
+    }
+    # With a number of inputs nothing is kept: the same seed is then the same campaign.
+    folders = [source / "corpus" / kind] if runs else [corpus, source / "corpus" / kind]
+    command = [str(BUILD / "cmake" / "tests" / "fuzz" / f"fuzz_{name}"), *(f"-{k}={v}" for k, v in options.items())]
+    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=0"}
+    done = subprocess.run(
+        [*command, *map(str, folders)],
+        cwd=BUILD,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    return Report(name, summary(name, done.stdout, done.returncode), done.returncode != 0)
+
+
+def summary(name: str, output: str, code: int) -> list[str]:
+    """What libFuzzer's output comes to."""
+    (BUILD / f"{name}.log").write_text(output, encoding="utf-8")
+    if code:
+        return [f"found something, see {BUILD / name}.log", *output.splitlines()[-40:]]
+    done = re.search(r"stat::number_of_executed_units:\s+(\d+)", output)
+    peak = re.search(r"stat::peak_rss_mb:\s+(\d+)", output)
+    last = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", output)
+    (gone,) = re.findall(rf"^{name}: (.*)$", output, re.MULTILINE)[-1:] or [""]
+    if not done or not last or not peak:
+        return ["no figures", *output.splitlines()[-20:]]
+    edges, features, corpus = last[-1]
+    return [
+        f"{done[1]} executions, coverage {edges} edges and {features} features, corpus {corpus}, {peak[1]} MB",
+        gone,
+    ]
+
+
+def others(seconds: int) -> list[str]:
+    """The names of the other campaigns."""
+    return sorted(p.stem for p in Path(__file__).parent.glob("fuzz_*.py")) if seconds else []
+
+
+def campaign(name: str, seconds: int, seed: int) -> Report:
+    command = [sys.executable, "-m", f"campaigns.{name}", "--seconds", str(seconds), "--seed", str(seed)]
+    done = subprocess.run(command, cwd=ROOT / "tests", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return Report(name, done.stdout.splitlines()[-40:], done.returncode != 0)
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(prog="campaigns.fuzz", description=__doc__.splitlines()[0])
+    p.add_argument("names", nargs="*", help="targets or campaigns (default: all)")
+    p.add_argument("--seconds", type=int, default=300, help="for each (default: %(default)s)")
+    p.add_argument(
+        "--runs", type=int, default=0, help="instead, this many inputs for each libFuzzer target, and no others"
+    )
+    p.add_argument("--seed", type=int, default=0, help="0: libFuzzer's targets draw one (default)")
+    args = p.parse_args()
+    known = [*TARGETS, *others(not args.runs)]
+    names = args.names or known
+    if unknown := [name for name in names if name not in known]:
+        p.error(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
+    FINDINGS.mkdir(parents=True, exist_ok=True)
+    if any(name in TARGETS for name in names):
+        build()
+
+    def run(name: str) -> Report:
+        if name in TARGETS:
+            return fuzz(name, args.seconds, args.runs, args.seed)
+        return campaign(name, args.seconds, args.seed)
+
+    found = False
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for report in pool.map(run, names):
+            found |= report.found
+            print(f"{report.name}: {'FOUND SOMETHING' if report.found else 'no finding'}")
+            print("\n".join(f"  {line}" for line in report.lines), flush=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{used.ru_utime + used.ru_stime:.0f} seconds of a CPU")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
