@@ -178,6 +178,7 @@ def test_of_two_engines_the_other_one_tells_the_mood() -> None:
     assert compared(a_net=1.25, b_net=1.25) == {"a_net": "unclear", "b_net": "unclear"}
     assert compared(a_net=1.5, b_net=1.25) == {"a_net": "slower", "b_net": "unclear"}
     assert compared(a_net=1.25, b_net=1.25, c_net=1.0) == {"a_net": "unclear", "b_net": "unclear", "c_net": "same"}
+    assert compared(a_net=1.6, b_net=1.0, c_net=1.6) == {"a_net": "unclear", "b_net": "same", "c_net": "unclear"}
     assert compared(a_net=1.25, b_net=1.5) == {"a_net": "unclear", "b_net": "slower"}
     assert compared(a_net=1.2, b_net=1.5, c_net=1.5) == {"a_net": "unclear", "b_net": "unclear", "c_net": "unclear"}
 
