@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <string>
@@ -73,7 +74,7 @@ py::dict run_ops(const std::string& isa, const py::bytes& file, const std::map<s
   std::vector<std::uint32_t> values;
   for (const auto& entry : given) values.push_back(entry.first);
   const File parsed = parse_file(aligned.data(), bytes.size());
-  const auto plan = make_plan(build_graph(parsed, values), choose_table(isa));
+  const auto plan = make_plan(build_graph(parsed, values), choose_table(isa), 1, SIZE_MAX);
 
   std::vector<Guarded> memory;
   for (const Value& v : plan->values) memory.emplace_back(v.bytes());

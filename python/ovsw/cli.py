@@ -33,7 +33,7 @@ def command(
                 return 0
             except KeyboardInterrupt:
                 return 130
-            except (ValueError, OSError, RuntimeError) as e:
+            except (ValueError, OSError, RuntimeError, MemoryError) as e:
                 print(f"{prog.removeprefix('python -m ')}: error: {message(e)}", file=sys.stderr)
                 return 2
 
@@ -42,8 +42,21 @@ def command(
     return wrap
 
 
+def add_memory_option(p: argparse.ArgumentParser) -> None:
+    """`--memory`, of commands that load a file of the user's; `memory_limit` is what an Engine takes of it."""
+    p.add_argument("--memory", metavar="MB", type=int, help="memory that the model may take (default: 134 and 4 x its size)")
+
+
+def memory_limit(args: argparse.Namespace) -> int | None:
+    if args.memory is not None and args.memory < 1:
+        raise ValueError(f"--memory is {args.memory}, expected at least 1")
+    return None if args.memory is None else args.memory * 1_000_000
+
+
 def message(e: Exception) -> str:
     """The text of an error; the system's own say which file they are about."""
+    if isinstance(e, MemoryError):
+        return str(e) or "out of memory"
     if isinstance(e, OSError) and e.filename is not None and e.strerror:
         return f"{e.filename}: {e.strerror}"
     return str(e) or type(e).__name__
