@@ -57,7 +57,7 @@ typedef struct ovsw_options {
   const char* isa;       /* instruction set, by name, "" for the best of this CPU; NULL: what the environment variable
                             OVSW_ISA says, or else the best */
   uint64_t memory_limit; /* bytes that the model may take, as ovsw_memory counts them: a file that needs more is refused
-                            before it gets any; 0: 2^27, and four times the size of the file */
+                            before it gets any; 0: 160 MiB, and four times the size of the file */
 } ovsw_options;
 #define OVSW_OPTIONS {(uint32_t)sizeof(ovsw_options), 0, NULL, 0}
 

@@ -144,6 +144,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The ovsw runtime. Use ovsw.Engine.";
   m.attr("__version__") = OVSW_VERSION;
   m.def("tables", &tables, "The kernel tables in this build, best first: (name, supported by this CPU).");
+  m.def("default_memory_limit", &default_memory_limit, py::arg("size"));
   m.def("time_popcount", &time_popcount, py::arg("pixels"), py::arg("channels"), py::arg("words"));
   m.def("time_copy", &time_copy, py::arg("size"), py::arg("repeat"));
   // A property that a function of the engine's plan gives.

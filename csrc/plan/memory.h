@@ -18,6 +18,6 @@ struct Memory {
 };
 
 // What a file of `size` bytes may take unless the caller says otherwise.
-constexpr std::size_t default_memory_limit(std::size_t size) { return (std::size_t(1) << 27) + 4 * size; }
+constexpr std::size_t default_memory_limit(std::size_t size) { return (std::size_t(160) << 20) + 4 * size; }
 
 }  // namespace ovsw

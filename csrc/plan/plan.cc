@@ -43,7 +43,7 @@ void check_memory(const Memory& m, int threads, std::size_t limit) {
   check(m.total(threads) <= limit, "needs ", m.total(threads), " bytes of memory (maps ", m.maps, ", weights ",
         m.weights, ", borders ", m.borders, ", scratch ", m.scratch, " for each of ", threads,
         " threads, input and output ", m.arrays, "), allowed are ", limit,
-        "; memory_limit, or --memory of a command, allows more");
+        "; memory_limit, of a command --memory-limit, allows more");
 }
 
 class Planner {

@@ -20,7 +20,7 @@ from ovsw.text import dims, table
 
 ModelSource = Union[str, "os.PathLike[str]", bytes]
 ImageLike = Union[ImageSource, np.ndarray, Sequence[Any]]
-_MOST = (1 << 63) - 1  # bytes; a memory_limit of more is no limit either
+NO_LIMIT = (1 << 63) - 1  # a memory_limit for files that are trusted
 
 
 class Engine:
@@ -32,7 +32,7 @@ class Engine:
         isa: the kernel table to use, by name; default is the environment variable OVSW_ISA, or else the best one that
             this CPU supports.
         memory_limit: how many bytes it may take in all, see `Memory`; a file that needs more is refused before it gets
-            any of them. The default is 128 MiB and four times the size of the file.
+            any of them. The default is 160 MiB and four times the size of the file.
 
     `metadata` is what the file says of itself, `input` what the network takes, how images are prepared for it, and its
     class names, `output_shapes` channels, height and width of each output: most networks have one, of a channel per
@@ -48,11 +48,11 @@ class Engine:
         limit = 0 if memory_limit is None else memory_limit  # 0: the engine's default
         if isinstance(limit, bool) or not isinstance(limit, int) or not (limit > 0 or memory_limit is None):
             raise ValueError(f"memory_limit is {memory_limit!r}, expected a number of bytes")
-        data = model if isinstance(model, bytes) else _read(Path(model))
+        data = model if isinstance(model, bytes) else read_file(Path(model))
         wanted = os.environ.get("OVSW_ISA", "") if isa is None else isa
         try:
             with _memory_of(f"{name}: there is not enough memory to load it"):
-                self._core = _core.Engine(data, threads, wanted, min(limit, _MOST))
+                self._core = _core.Engine(data, threads, wanted, min(limit, NO_LIMIT))
         except ValueError as e:
             raise ValueError(f"{name}: {e}") from None
         core = self._core
@@ -244,8 +244,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Memory:
-    """In bytes: what `memory_limit` bounds. Calls of `run` at the same time have maps and scratch of their own, of which
-    this is one.
+    """In bytes: what `memory_limit` bounds. Calls of `run` at the same time have maps and scratch of their own, each as
+    much.
 
     Attributes:
         maps: feature maps of a run.
@@ -297,6 +297,11 @@ class Profile:
         return f"{table(head, rows, right=(5, 6, 7))}\n{self.total_ms:.3f} ms in all, {self.threads} thread(s)"
 
 
+def default_memory_limit(size: int) -> int:
+    """What a file of so many bytes may take unless a `memory_limit` says otherwise."""
+    return _core.default_memory_limit(size)
+
+
 @contextlib.contextmanager
 def _memory_of(message: str) -> Iterator[None]:
     """A MemoryError with a text."""
@@ -306,7 +311,8 @@ def _memory_of(message: str) -> Iterator[None]:
         raise MemoryError(message) from None
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """The bytes of a regular file. Raises OSError, ValueError and MemoryError that name it."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
     if path.is_dir():
