@@ -393,8 +393,7 @@ def _check_tensor_uses(ops: list[Op], mean: int, std: int, n_tensors: int) -> No
 def _check_resize(metadata: dict[str, Any], side: int) -> None:
     preprocess = metadata.get("preprocess", {})
     resize = preprocess.get("resize", side) if isinstance(preprocess, dict) else None
-    whole = isinstance(resize, int) and not isinstance(resize, bool)
-    if not whole or not side <= resize <= MAX_RESIZE * side:
+    if type(resize) is not int or not side <= resize <= MAX_RESIZE * side:
         raise FormatError(
             f"metadata field preprocess.resize must be a whole number, not smaller than the input ({side}) and at most "
             f"{MAX_RESIZE} times as large ({MAX_RESIZE * side})"

@@ -143,7 +143,7 @@ def test_info_refuses(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[
     for path, words in (
         (str(tmp_path / "damaged.bnn"), "checksum"),
         (str(tmp_path / "none.bnn"), "no such file"),
-        (str(tmp_path), "directory"),
+        (str(tmp_path), "folder"),
         (PHOTO, "magic"),
     ):
         assert info.main([path]) == 2
