@@ -25,7 +25,7 @@ from ovsw.bench.random_nets import random_resnet
 from ovsw.bench.result import OURS, Network, Result, Row, Skipped, as_json
 from ovsw.bench.table import markdown_table, show
 from ovsw.bench.topology import NETWORKS, Topology
-from ovsw.cli import command
+from ovsw.cli import add_memory_limit, command, memory_limit
 from ovsw.files import replace_file
 from ovsw.text import table, visible
 
@@ -40,6 +40,7 @@ def options(p: argparse.ArgumentParser) -> None:
         "--arch", metavar="A,B", default="resnet18,resnet34", help=f"of {', '.join(NETWORKS)} (default: %(default)s)"
     )
     what.add_argument("--model", metavar="FILE.bnn", nargs="+", default=[], help="also these files of your own")
+    add_memory_limit(what)
     what.add_argument("--image", metavar="FILE", help="show this image (default: noise)")
     what.add_argument("--peers", metavar="A,B", help="only these, such as ncnn,openvino-int8, or none (default: all)")
     what.add_argument("--list-peers", action="store_true", help="show the peers and which can be used here")
@@ -165,7 +166,7 @@ class Run:
         for name in args.model:
             like = kin(Path(name))
             like = like if like in self.networks else None
-            groups.setdefault(like or name, []).append(ours(name, Path(name), *how, like))
+            groups.setdefault(like or name, []).append(ours(name, Path(name), *how, like, memory_limit(args)))
         return groups
 
     def _usable(self, peers: list[Peer]) -> list[Peer]:

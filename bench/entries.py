@@ -91,10 +91,17 @@ def pictures(engine: Engine, image: str | None, batch: int) -> np.ndarray:
 
 
 def ours(
-    network: str, path: Path, threads: int, isa: str | None, image: str | None, batch: int, like: str | None
+    network: str,
+    path: Path,
+    threads: int,
+    isa: str | None,
+    image: str | None,
+    batch: int,
+    like: str | None,
+    limit: int | None = None,
 ) -> Ours:
     """Our engine with this file, from uint8 pixels to logits."""
-    engine = Engine(path, threads=threads, isa=isa)
+    engine = Engine(path, threads=threads, isa=isa, memory_limit=limit)
     pixels = pictures(engine, image, batch)
     given = pixels[0] if batch == 1 else pixels
     about = (network, OURS, "1-bit", __version__, engine.numerics, [path], threads, given.shape)

@@ -24,9 +24,9 @@ def main() -> None:
         paths = [Path(path) for path in what["files"]]
         run: Any
         if what["engine"] == "ovsw":
-            from ovsw import Engine
+            from ovsw.engine import NO_LIMIT, Engine
 
-            run = Engine(paths[0], what["threads"], what["isa"]).run
+            run = Engine(paths[0], what["threads"], what["isa"], NO_LIMIT).run
             images = np.zeros(what["shape"], np.uint8)
         else:
             from ovsw.bench.peers import by_name

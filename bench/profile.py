@@ -20,7 +20,7 @@ from ovsw import Engine, cpu
 from ovsw import format as bnn
 from ovsw.bench.measure import spread
 from ovsw.bench.random_nets import ideal_layers
-from ovsw.engine import ImageLike
+from ovsw.engine import NO_LIMIT, ImageLike
 from ovsw.text import dims, table
 
 COPIES = tuple(1 << n for n in (17, 19, 21, 23, 26))  # bytes read and written; the caches' steps lie between them
@@ -95,7 +95,7 @@ class Profile:
 
 def profile(data: bytes, isa: str | None, threads: int, image: ImageLike, rounds: int) -> Profile:
     """Times each step of the model in `data` on one image; ideal layers and copies are timed in the same rounds."""
-    engine = Engine(data, threads=threads, isa=isa)
+    engine = Engine(data, threads=threads, isa=isa, memory_limit=NO_LIMIT)  # it has been loaded before
     model = bnn.from_bytes(data)
     pixels = engine.batch(image)[:1]
     ideal_model = ideal_layers(model.numerics, **_widths(model))

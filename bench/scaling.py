@@ -10,7 +10,7 @@ import numpy as np
 
 from ovsw import Engine
 from ovsw.bench.measure import Spread, interleaved, spread
-from ovsw.engine import ImageLike
+from ovsw.engine import NO_LIMIT, ImageLike
 from ovsw.text import table, visible
 
 BATCHES = (1, 4, 16)
@@ -37,7 +37,7 @@ class Scaling:
 
 def scaling(data: bytes, isa: str | None, image: ImageLike, rounds: int, network: str) -> Scaling:
     """Times the model in `data` with 1, 2, 4, ... and all cores, and with each of BATCHES."""
-    engines = {n: Engine(data, threads=n, isa=isa) for n in thread_counts(cores())}
+    engines = {n: Engine(data, threads=n, isa=isa, memory_limit=NO_LIMIT) for n in thread_counts(cores())}
     pixels = engines[1].batch(image)[:1]
 
     def call(engine: Engine, batch: int) -> Callable[[], object]:

@@ -241,6 +241,8 @@ def prepare(source: Source, options: ExportOptions, as_onnx: bool = False) -> Pr
         given = calibration(options.calibration, images, spec)
         integer, reason = _integer(source, spec, metadata, options, given)
         warnings += integer.warnings if integer else []
+    if not as_onnx:
+        warnings += (integer or floats).memory_warnings()
     return Prepared(source, options, spec, images, len(names), floats, integer, reason, warnings)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ovsw import format as bnn
 from ovsw import numerics
-from ovsw.engine import Engine
+from ovsw.engine import NO_LIMIT, Engine, default_memory_limit
 from ovsw.export.calibration import Calibration
 from ovsw.export.errors import ExportError, VerifyError
 from ovsw.export.passes import Built
@@ -37,9 +37,16 @@ class Candidate:
         try:
             if built.model.numerics == "integer":
                 numerics.check(built.model)
-            self.engine = Engine(self.data)
+            self.engine = Engine(self.data, memory_limit=NO_LIMIT)
         except ValueError as e:
             raise ExportError(f"the engine refuses the result: {e}") from None
+
+    def memory_warnings(self) -> list[str]:
+        """What those should know who are going to load it."""
+        needs, limit = self.engine.memory.total, default_memory_limit(len(self.data))
+        if needs <= limit:
+            return []
+        return [f"it needs {needs:,} bytes of memory: engines load it with a memory_limit only, as {limit:,} is theirs"]
 
     def outputs(self, images: np.ndarray) -> np.ndarray:
         """All that the network returns for a batch, each output flattened, one after the other."""

@@ -40,7 +40,8 @@ enum {
   OVSW_OK = 0,
   OVSW_INVALID_ARGUMENT = 1, /* NULL, a wrong size, a NaN, an unknown name */
   OVSW_CANNOT_READ = 2,      /* the file is missing, a folder, or not readable */
-  OVSW_INVALID_MODEL = 3,    /* not a .bnn file, damaged, or one that breaks the rules of docs/format.md */
+  OVSW_INVALID_MODEL = 3,    /* not a .bnn file, damaged, one that breaks the rules of docs/format.md, or one that needs
+                                more than memory_limit */
   OVSW_UNSUPPORTED = 4,      /* an instruction set that this library or CPU does not have */
   OVSW_OUT_OF_MEMORY = 5,
   OVSW_SYSTEM_ERROR = 6 /* anything else, such as a thread that the system refuses */
@@ -51,12 +52,14 @@ typedef struct ovsw_model ovsw_model;
 /* How to load. Begin with OVSW_OPTIONS and change what you need; zero means the default in every field, and in those
  * that a later version adds. A library refuses fields that it does not know if they are not zero. */
 typedef struct ovsw_options {
-  uint32_t size;   /* sizeof(ovsw_options) */
-  int32_t threads; /* that one call of ovsw_run_* uses, 1 to 256; the result does not depend on it; 0: one */
-  const char* isa; /* instruction set, by name, "" for the best of this CPU; NULL: what the environment variable
-                      OVSW_ISA says, or else the best */
+  uint32_t size;         /* sizeof(ovsw_options) */
+  int32_t threads;       /* that one call of ovsw_run_* uses, 1 to 256; the result does not depend on it; 0: one */
+  const char* isa;       /* instruction set, by name, "" for the best of this CPU; NULL: what the environment variable
+                            OVSW_ISA says, or else the best */
+  uint64_t memory_limit; /* bytes that the model may take, as ovsw_memory counts them: a file that needs more is refused
+                            before it gets any; 0: 160 MiB, and four times the size of the file */
 } ovsw_options;
-#define OVSW_OPTIONS {(uint32_t)sizeof(ovsw_options), 0, NULL}
+#define OVSW_OPTIONS {(uint32_t)sizeof(ovsw_options), 0, NULL, 0}
 
 /* The version of the library, as "1.2.3". Threads: any, at any time. */
 OVSW_API const char* ovsw_version(void);
@@ -66,7 +69,8 @@ OVSW_API const char* ovsw_version(void);
 OVSW_API const char* ovsw_last_error(void);
 
 /* Load a file, by path or from `size` bytes that may be freed afterwards. `options` may be NULL. On failure *model is
- * NULL. A file need not be trusted: one that is damaged or hostile is refused.
+ * NULL. A file need not be trusted: one that is damaged or hostile is refused, or one that needs more memory than it
+ * may have. How long a run takes is not bounded: a small file may ask for much work.
  *
  * Threads: any, at any time; but where OVSW_ISA is read (see ovsw_options), nothing may change the environment
  * meanwhile. */
@@ -86,6 +90,11 @@ OVSW_API size_t ovsw_input_height(const ovsw_model* model);
 OVSW_API size_t ovsw_input_width(const ovsw_model* model);
 OVSW_API size_t ovsw_output_count(const ovsw_model* model); /* numbers per image, of all outputs together */
 OVSW_API size_t ovsw_threads(const ovsw_model* model);
+
+/* What options.memory_limit bounds, in bytes: weights as kernels want them, what padding costs, and of one call of
+ * ovsw_run_* the maps, what each thread works in, and the arrays of its caller (an image as float, two times the
+ * logits). Calls in progress at the same time have maps and work space of their own, each as much. */
+OVSW_API size_t ovsw_memory(const ovsw_model* model);
 
 /* Channels, height and width of an output: most networks have one, of a channel per class and 1 x 1. NULL if there is
  * no such output. */

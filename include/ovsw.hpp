@@ -31,13 +31,14 @@ class Error : public std::runtime_error {
 // One model may be used by several threads at once.
 class Model {
  public:
-  // By default as many threads and the instruction set that ovsw_options says.
-  explicit Model(const std::string& path, int threads = 0, const char* isa = nullptr) {
-    const ovsw_options options = with(threads, isa);
+  // By default as many threads, the instruction set and the limit of memory, in bytes, that ovsw_options says.
+  explicit Model(const std::string& path, int threads = 0, const char* isa = nullptr, std::uint64_t memory_limit = 0) {
+    const ovsw_options options = with(threads, isa, memory_limit);
     adopt([&](ovsw_model** model) { return ovsw_load_file(path.c_str(), &options, model); });
   }
-  Model(const void* data, std::size_t size, int threads = 0, const char* isa = nullptr) {
-    const ovsw_options options = with(threads, isa);
+  Model(const void* data, std::size_t size, int threads = 0, const char* isa = nullptr,
+        std::uint64_t memory_limit = 0) {
+    const ovsw_options options = with(threads, isa, memory_limit);
     adopt([&](ovsw_model** model) { return ovsw_load_memory(data, size, &options, model); });
   }
 
@@ -47,6 +48,7 @@ class Model {
   std::size_t outputs() const { return ovsw_output_count(get()); }  // numbers per image, of all outputs together
   std::size_t resize() const { return ovsw_resize(get()); }
   std::size_t threads() const { return ovsw_threads(get()); }
+  std::size_t memory() const { return ovsw_memory(get()); }
   std::string metadata() const { return ovsw_metadata(get()); }
   std::string isa() const { return ovsw_isa(get()); }
   std::string numerics() const { return ovsw_numerics(get()); }
@@ -83,10 +85,11 @@ class Model {
     void operator()(ovsw_model* model) const { ovsw_close(model); }
   };
 
-  static ovsw_options with(int threads, const char* isa) {
+  static ovsw_options with(int threads, const char* isa, std::uint64_t memory_limit) {
     ovsw_options options = OVSW_OPTIONS;
     options.threads = threads;
     options.isa = isa;
+    options.memory_limit = memory_limit;
     return options;
   }
 

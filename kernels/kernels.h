@@ -116,7 +116,7 @@ struct KernelArgs {
   View in, residual, out;  // residual has the shape of out and may be the same memory; of mul and concat the other map
   std::uint64_t* bits;     // null if not wanted
   const void* weights;     // in the kernel's own layout, 64-byte aligned
-  Border border;           // bconv, and all ops in integers
+  Border border;           // bconv, and in integers ops with an offset; classes of bconv and conv only
   Act act;
   float lo, hi;       // of kClamp and kStep; in integers of every op, whole numbers of 16 bits
   int channel_shift;  // channel_pad only: output channel c is input channel c - channel_shift, or zero

@@ -14,8 +14,11 @@ constexpr std::size_t align_up(std::size_t n) { return (n + kAlign - 1) / kAlign
 
 class Buffer {
  public:
+  // What one of this size takes: whole lines, and at least one.
+  static constexpr std::size_t takes(std::size_t bytes) { return align_up(bytes ? bytes : 1); }
+
   Buffer() = default;
-  explicit Buffer(std::size_t bytes) : data_(std::aligned_alloc(kAlign, align_up(bytes ? bytes : 1))) {
+  explicit Buffer(std::size_t bytes) : data_(std::aligned_alloc(kAlign, takes(bytes))) {
     if (!data_) throw std::bad_alloc();
   }
 

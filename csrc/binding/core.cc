@@ -23,12 +23,12 @@ namespace {
 using Pixels = py::array_t<std::uint8_t, py::array::c_style>;
 using Values = py::array_t<float, py::array::c_style>;
 
-Model load(const py::bytes& file, int threads, const std::string& isa) {
+Model load(const py::bytes& file, int threads, const std::string& isa, std::size_t memory_limit) {
   char* data = nullptr;
   Py_ssize_t size = 0;
   if (PyBytes_AsStringAndSize(file.ptr(), &data, &size) != 0) throw py::error_already_set();
   const WithoutGil unlocked;
-  return load_engine(data, std::size_t(size), {threads, isa});
+  return load_engine(data, std::size_t(size), {threads, isa, memory_limit});
 }
 
 // The image at element `at` of (n, h, w, c) uint8 pixels or (n, c, h, w) float32 values, which numpy may have at any
@@ -139,12 +139,13 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The ovsw runtime. Use ovsw.Engine.";
   m.attr("__version__") = OVSW_VERSION;
   m.def("tables", &tables, "The kernel tables in this build, best first: (name, supported by this CPU).");
+  m.def("default_memory_limit", &default_memory_limit, py::arg("size"));
   m.def("time_popcount", &time_popcount, py::arg("pixels"), py::arg("channels"), py::arg("words"));
   m.def("time_copy", &time_copy, py::arg("size"), py::arg("repeat"));
   // A property that a function of the engine's plan gives.
   const auto of_plan = [](auto&& get) { return [get](const Model& model) { return get(model.engine->plan()); }; };
   py::class_<Model>(m, "Engine")
-      .def(py::init(&load), py::arg("file"), py::arg("threads"), py::arg("isa"))
+      .def(py::init(&load), py::arg("file"), py::arg("threads"), py::arg("isa"), py::arg("memory_limit") = 0)
       .def("run", &run<Pixels>, py::arg("images").noconvert())
       .def("run", &run<Values>, py::arg("images").noconvert())
       .def("time_steps", &time_steps<Pixels>, py::arg("image").noconvert(), py::arg("repeat"))
@@ -171,6 +172,9 @@ PYBIND11_MODULE(_core, m) {
                              })
       .def_property_readonly("mean", of_plan([](const Plan& p) { return p.mean; }))
       .def_property_readonly("std", of_plan([](const Plan& p) { return p.std; }))
-      .def_property_readonly("arena_bytes", of_plan([](const Plan& p) { return p.arena_bytes; }))
-      .def_property_readonly("weight_bytes", of_plan([](const Plan& p) { return p.weight_bytes; }));
+      .def_property_readonly("memory", [](const Model& model) {
+        const Memory& memory = model.engine->plan().memory;
+        const std::size_t scratch = memory.scratch * std::size_t(model.engine->threads());
+        return py::make_tuple(memory.maps, memory.weights, memory.borders, scratch, memory.arrays);
+      });
 }

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -74,7 +75,7 @@ py::dict run_ops(const std::string& isa, const py::bytes& file, const std::map<s
   std::vector<std::uint32_t> there;
   for (const auto& entry : given) there.push_back(entry.first);
   const File parsed = parse_file(aligned.data(), bytes.size());
-  const auto plan = make_plan(build_graph(parsed, there), choose_table(isa));
+  const auto plan = make_plan(build_graph(parsed, there), choose_table(isa), 1, SIZE_MAX);
 
   std::vector<Bytes> values(plan->values.size());
   for (const auto& [v, array] : given) {

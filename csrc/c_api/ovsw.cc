@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -66,18 +68,24 @@ ovsw_status guarded(Fn&& fn) noexcept {
 
 constexpr std::size_t kMaxOptions = 1024;  // no version will have more: a size that was never set
 
+constexpr std::size_t kFirstOptions = offsetof(ovsw_options, memory_limit);  // the size that the first version had
+
 LoadOptions load_options(const ovsw_options* given) {
   ovsw_options options = OVSW_OPTIONS;
   if (given) {
-    check(given->size >= sizeof options && given->size <= kMaxOptions, "options.size is ", given->size, ", expected ",
-          sizeof options, " or what a later version has");
+    const std::size_t size = given->size;
+    check((size == kFirstOptions || size >= sizeof options) && size <= kMaxOptions, "options.size is ", size,
+          ", expected ", sizeof options, " or what another version has");
     const auto* bytes = reinterpret_cast<const unsigned char*>(given);
-    check(std::all_of(bytes + sizeof options, bytes + given->size, [](unsigned char b) { return b == 0; }),
+    const std::size_t known = std::min(size, sizeof options);
+    check(std::all_of(bytes + known, bytes + size, [](unsigned char b) { return b == 0; }),
           "options has fields that this version of the library does not know");
-    options = *given;
+    std::memcpy(&options, given, known);
   }
+  constexpr std::uint64_t kMost = SIZE_MAX;
   if (!options.isa) options.isa = std::getenv("OVSW_ISA");
-  return {options.threads == 0 ? 1 : options.threads, options.isa ? options.isa : ""};
+  return {options.threads == 0 ? 1 : options.threads, options.isa ? options.isa : "",
+          std::size_t(std::min(options.memory_limit, kMost))};
 }
 
 // Loads from a path, or from data and size; `name` is what the first of them is called.
@@ -198,6 +206,10 @@ size_t ovsw_resize(const ovsw_model* model) {
 
 size_t ovsw_threads(const ovsw_model* model) {
   return ask(model, [](const Model& m) { return size_t(m.engine->threads()); });
+}
+
+size_t ovsw_memory(const ovsw_model* model) {
+  return ask(model, [](const Model& m) { return m.engine->plan().memory.total(m.engine->threads()); });
 }
 
 const char* ovsw_isa(const ovsw_model* model) {

@@ -4,6 +4,8 @@
 #include <bitset>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <tuple>
 #include <utility>
 
 namespace ovsw {
@@ -13,24 +15,42 @@ using Range = std::pair<int, int>;  // taps [first, second) that lie inside the 
 
 std::int64_t count(const Range& y, const Range& x) { return std::int64_t(y.second - y.first) * (x.second - x.first); }
 
-// The distinct ranges along one axis, and for each output position the index of its range.
-struct Axis {
-  std::vector<Range> ranges;
-  std::vector<std::int32_t> index;
+// Windows along one side of a map.
+struct Side {
+  int in, out, window, stride, pad, gap;
 
-  // Of the taps before a position, `step` pixels apart, how many.
-  static int before(int pixels, int step, int window) { return std::clamp((pixels + step - 1) / step, 0, window); }
-
-  Axis(int in, int out, int window, int stride, int pad, int gap) {
-    for (int o = 0; o < out; ++o) {
-      const int start = o * stride - pad;
-      const Range range{before(-start, gap + 1, window), before(in - start, gap + 1, window)};
-      const auto found = std::find(ranges.begin(), ranges.end(), range);
-      index.push_back(std::int32_t(found - ranges.begin()));
-      if (found == ranges.end()) ranges.push_back(range);
-    }
+  bool operator<(const Side& o) const {
+    return std::tie(in, out, window, stride, pad, gap) < std::tie(o.in, o.out, o.window, o.stride, o.pad, o.gap);
   }
 };
+
+Side rows_of(const Shape& s) { return {s.in_h, s.out_h, s.window_h, s.stride_h, s.pad_h, s.gap_h}; }
+Side columns_of(const Shape& s) { return {s.in_w, s.out_w, s.window_w, s.stride_w, s.pad_w, s.gap_w}; }
+
+// Windows [begin, that of the next class) have the same taps inside.
+struct Class {
+  int begin;
+  Range taps;
+};
+
+// The classes along a side. Both ends of a range fall from one window to the next, so that none comes back.
+std::vector<Class> classes_of(const Side& side) {
+  const int step = side.gap + 1;
+  // Of the taps of a window, how many lie before a point `pixels` pixels after its first tap.
+  const auto before = [&](int pixels) { return std::clamp((pixels + step - 1) / step, 0, side.window); };
+  // The first window of which fewer than `count` do; `pixels` are those of window 0.
+  const auto falls = [&](int pixels, int count) {
+    return count == 0 ? side.out : (pixels - (count - 1) * step + side.stride - 1) / side.stride;
+  };
+  std::vector<Class> classes;
+  for (int o = 0; o < side.out;) {
+    const int start = o * side.stride - side.pad;
+    const Range taps{before(-start), before(side.in - start)};
+    classes.push_back({o, taps});
+    o = std::min(falls(side.pad, taps.first), falls(side.in + side.pad, taps.second));
+  }
+  return classes;
+}
 
 // The sums of a value per tap over any rectangle of taps, in four reads.
 class TapSums {
@@ -64,31 +84,123 @@ class TapSums {
   std::vector<std::int64_t> sums_;  // of the taps above and to the left
 };
 
-// A table whose entry for channel c and taps y, x inside is entry(c, at, y, x), `at` its place in the table; low 32
-// bits count. begin(c, size of the table) is called before the entries of a channel.
+// What an op has of a border.
+enum class Kind {
+  kNone,
+  kBase,      // one row
+  kOneClass,  // and tables of classes, all the same one
+  kClasses,
+};
+
+Kind kind_of(const Graph& graph, const Op& op) {
+  if (op.traits->is(kBinary)) return Kind::kClasses;
+  if (graph.numerics != Numerics::kInteger) return Kind::kNone;
+  if (op.traits->core == Core::kConv) return op.on_pixels ? Kind::kClasses : Kind::kOneClass;
+  return op.traits->max_shift ? Kind::kBase : Kind::kNone;  // the offset of to_float is none of this
+}
+
+bool has_outside(const Graph& graph, const Op& op) {
+  return graph.numerics == Numerics::kFloat && op.traits->is(kBinary) && op.pad_value != 0;
+}
+bool has_window(const Graph& graph, const Op& op) {
+  return graph.numerics == Numerics::kFloat && op.traits->is(kBinary) && op.constant<double>(kWindow);
+}
+
+// The elements of the parts of an op's border; 0: there is none.
+struct Sizes {
+  std::size_t base, outside, window;
+
+  Sizes(const Graph& graph, const Op& op, std::size_t classes) {
+    base = kind_of(graph, op) == Kind::kNone ? 0 : classes * std::size_t(padded_channels(op.shape.out_c));
+    outside = has_outside(graph, op) ? base : 0;
+    window = has_window(graph, op) ? 2 * classes : 0;
+  }
+  std::size_t bytes() const {
+    const auto takes = [](std::size_t bytes) { return bytes ? Buffer::takes(bytes) : 0; };
+    return takes(base * sizeof(std::int32_t)) + takes(outside * sizeof(double)) + takes(window * sizeof(double));
+  }
+};
+
+// Which class a row or column is in, times `step`; equal tables are there once, and zeros for all that have one class.
+class ClassTables {
+ public:
+  void want(const Side& side, std::size_t classes, std::size_t step) {
+    if (classes == 1) {
+      zeros_ = std::max(zeros_, std::size_t(side.out));
+    } else {
+      tables_.emplace(std::make_pair(side, step), nullptr);
+    }
+  }
+
+  std::size_t bytes() const {
+    std::size_t all = zeros_ ? Buffer::takes(zeros_ * sizeof(std::int32_t)) : 0;
+    for (const auto& table : tables_) {
+      all += Buffer::takes(std::size_t(table.first.first.out) * sizeof(std::int32_t));
+    }
+    return all;
+  }
+
+  const std::int32_t* get(const Side& side, const std::vector<Class>& classes, std::size_t step,
+                          std::vector<Buffer>* memory) {
+    if (classes.size() == 1) {
+      if (!zero_) zero_ = make(zeros_, {}, 0, memory);
+      return zero_;
+    }
+    const std::int32_t*& table = tables_.at({side, step});
+    if (!table) table = make(std::size_t(side.out), classes, std::int32_t(step), memory);
+    return table;
+  }
+
+ private:
+  static const std::int32_t* make(std::size_t size, const std::vector<Class>& classes, std::int32_t step,
+                                  std::vector<Buffer>* memory) {
+    memory->emplace_back(size * sizeof(std::int32_t));
+    auto* table = memory->back().as<std::int32_t>();
+    std::fill_n(table, size, 0);
+    for (std::size_t i = 0; i < classes.size(); ++i) {
+      const std::size_t end = i + 1 < classes.size() ? std::size_t(classes[i + 1].begin) : size;
+      std::fill(table + classes[i].begin, table + end, std::int32_t(i) * step);
+    }
+    return table;
+  }
+
+  std::map<std::pair<Side, std::size_t>, const std::int32_t*> tables_;
+  std::size_t zeros_ = 0;
+  const std::int32_t* zero_ = nullptr;
+};
+
+// The classes of an op along both sides; one if its border does not depend on them.
+struct Classes {
+  Side row_side, column_side;
+  std::vector<Class> rows, columns;
+
+  Classes(const Shape& s, Kind kind) : row_side(rows_of(s)), column_side(columns_of(s)), rows(1), columns(1) {
+    if (kind != Kind::kClasses) return;
+    rows = classes_of(row_side);
+    columns = classes_of(column_side);
+  }
+  std::size_t count() const { return rows.size() * columns.size(); }
+  void want_tables(ClassTables* tables) const {
+    tables->want(row_side, rows.size(), columns.size());
+    tables->want(column_side, columns.size(), 1);
+  }
+};
+
+// Fills a table whose entry for channel c and taps y, x inside is entry(c, at, y, x), `at` its place in the table; low
+// 32 bits count. begin(c) is called before the entries of a channel.
 template <typename Begin, typename Entry>
-BorderTable make_table(const Shape& s, Begin begin, Entry entry) {
-  const Axis rows(s.in_h, s.out_h, s.window_h, s.stride_h, s.pad_h, s.gap_h);
-  const Axis cols(s.in_w, s.out_w, s.window_w, s.stride_w, s.pad_w, s.gap_w);
-  BorderTable table;
-  const int stride = padded_channels(s.out_c);
-  const std::size_t size = rows.ranges.size() * cols.ranges.size() * std::size_t(stride);
-  const std::size_t bytes = size * sizeof(std::int32_t);
-  table.base = Buffer(bytes);
-  std::memset(table.base.data(), 0, bytes);
+void fill_table(const Shape& s, const Classes& classes, std::int32_t* base, Begin begin, Entry entry) {
+  const auto stride = std::size_t(padded_channels(s.out_c));
   for (int c = 0; c < s.out_c; ++c) {
-    begin(c, size);
+    begin(c);
     std::size_t at = std::size_t(c);
-    for (const Range& y : rows.ranges) {
-      for (const Range& x : cols.ranges) {
-        table.base.as<std::int32_t>()[at] = std::int32_t(std::uint32_t(entry(c, at, y, x)));
-        at += std::size_t(stride);
+    for (const Class& y : classes.rows) {
+      for (const Class& x : classes.columns) {
+        base[at] = std::int32_t(std::uint32_t(entry(c, at, y.taps, x.taps)));
+        at += stride;
       }
     }
   }
-  for (std::int32_t i : rows.index) table.row_class.push_back(i * std::int32_t(cols.ranges.size()));
-  table.col_class = cols.index;
-  return table;
 }
 
 // The terms of one binary convolution, channel by channel.
@@ -127,12 +239,18 @@ class DotTerms {
   TapSums ones_;
 };
 
-// The terms of a convolution on pixels: `zeros` is what the taps inside take off.
-BorderTable pixel_border(const Graph& graph, const Op& op) {
+// The parts of one op's border, to be filled; null: there is none.
+struct Parts {
+  std::int32_t* base;
+  double *outside, *window;
+};
+
+// On pixels: `zeros` is what the taps inside take off.
+void fill_pixels(const Graph& graph, const Op& op, const Classes& classes, const Parts& to) {
   const Shape& s = op.shape;
   const std::size_t taps = op.taps(), channels = std::size_t(s.group_in());
   TapSums zeros(s.window_h, s.window_w);
-  const auto begin = [&](int c, std::size_t) {
+  const auto begin = [&](int c) {
     const std::size_t first = std::size_t(c / s.group_out()) * channels;
     zeros.fill([&](std::size_t tap) {
       std::int64_t total = 0;
@@ -143,70 +261,100 @@ BorderTable pixel_border(const Graph& graph, const Op& op) {
     });
   };
   const auto* offset = op.constant<std::int32_t>(kOffset);
-  return make_table(s, begin, [&](int c, std::size_t, const Range& y, const Range& x) {
+  fill_table(s, classes, to.base, begin, [&](int c, std::size_t, const Range& y, const Range& x) {
     return offset[c] - ((zeros.inside(y, x) + 128) >> 8);
   });
 }
 
-BorderTable float_dot_border(const Op& op) {
+void fill_float_dots(const Op& op, const Classes& classes, const Parts& to) {
   const double p = double(op.pad_value);
-  const bool has_window = op.constant<double>(kWindow) != nullptr;
   const std::size_t stride = std::size_t(padded_channels(op.shape.out_c));
   DotTerms terms(op.shape, op.weights<std::uint64_t>());
-  std::vector<double> outside, window;
-  const auto begin = [&](int c, std::size_t size) {
-    terms.begin(c);
-    if (p != 0) outside.resize(size);
-    if (has_window) window.resize(2 * (size / stride));
-  };
-  BorderTable table = make_table(op.shape, begin, [&](int, std::size_t at, const Range& y, const Range& x) {
-    if (p != 0) outside[at] = p * double(terms.outside(y, x));
-    if (has_window) {
-      window[2 * (at / stride)] = -double(terms.inputs(y, x));
-      window[2 * (at / stride) + 1] = p * double(terms.outside_inputs(y, x));
+  const auto begin = [&](int c) { terms.begin(c); };
+  fill_table(op.shape, classes, to.base, begin, [&](int, std::size_t at, const Range& y, const Range& x) {
+    if (to.outside) to.outside[at] = p * double(terms.outside(y, x));
+    if (to.window) {
+      to.window[2 * (at / stride)] = -double(terms.inputs(y, x));
+      to.window[2 * (at / stride) + 1] = p * double(terms.outside_inputs(y, x));
     }
     return terms.base(y, x);
   });
-  table.outside = std::move(outside);
-  table.window = std::move(window);
-  return table;
 }
 
-BorderTable integer_dot_border(const Op& op) {
+void fill_integer_dots(const Op& op, const Classes& classes, const Parts& to) {
   const double p = double(op.pad_value);
   const auto *scale = op.constant<std::int16_t>(kScale), *window = op.constant<std::int16_t>(kWindow);
   const auto* offset = op.constant<std::int32_t>(kOffset);
   DotTerms terms(op.shape, op.weights<std::uint64_t>());
-  const auto begin = [&](int c, std::size_t) { terms.begin(c); };
-  return make_table(op.shape, begin, [&](int c, std::size_t, const Range& y, const Range& x) {
+  const auto begin = [&](int c) { terms.begin(c); };
+  fill_table(op.shape, classes, to.base, begin, [&](int c, std::size_t, const Range& y, const Range& x) {
     const std::int64_t m = scale[c], n = window ? window[c] : 0;
     const auto outside = double(m * terms.outside(y, x) + n * terms.outside_inputs(y, x));
     return m * terms.base(y, x) - n * terms.inputs(y, x) + offset[c] + std::int64_t(std::floor(p * outside + 0.5));
   });
 }
 
-// Nothing depends on which taps are inside.
-BorderTable one_class(const Op& op) {
-  BorderTable table;
-  const std::size_t channels = std::size_t(op.shape.out_c);
-  const std::size_t bytes = std::size_t(padded_channels(op.shape.out_c)) * sizeof(std::int32_t);
-  table.base = Buffer(bytes);
-  std::memset(table.base.data(), 0, bytes);
-  const bool wide = op.constants[kOffset] && op.constants[kOffset]->dtype == Dtype::kI32;  // that of to_float is not
-  const auto* offset = wide ? op.constant<std::int32_t>(kOffset) : nullptr;
-  if (offset) std::memcpy(table.base.data(), offset, channels * sizeof(std::int32_t));
-  table.row_class.assign(std::size_t(op.shape.out_h), 0);
-  table.col_class.assign(std::size_t(op.shape.out_w), 0);
-  return table;
+void fill(const Graph& graph, const Op& op, const Classes& classes, const Parts& to) {
+  if (op.traits->is(kBinary)) {
+    const bool integer = graph.numerics == Numerics::kInteger;
+    integer ? fill_integer_dots(op, classes, to) : fill_float_dots(op, classes, to);
+  } else if (op.on_pixels) {
+    fill_pixels(graph, op, classes, to);
+  } else {
+    std::memcpy(to.base, op.constant<std::int32_t>(kOffset), std::size_t(op.shape.out_c) * sizeof(std::int32_t));
+  }
 }
+
+// Zeros, or null for none.
+template <typename T>
+T* zeros(std::size_t count, std::vector<Buffer>* memory) {
+  if (count == 0) return nullptr;
+  memory->emplace_back(count * sizeof(T));
+  std::memset(memory->back().data(), 0, count * sizeof(T));
+  return memory->back().as<T>();
+}
+
+bool has_tables(Kind kind) { return kind == Kind::kOneClass || kind == Kind::kClasses; }
 
 }  // namespace
 
-BorderTable make_border(const Graph& graph, const Op& op) {
-  const bool integer = graph.numerics == Numerics::kInteger;
-  if (op.traits->is(kBinary)) return integer ? integer_dot_border(op) : float_dot_border(op);
-  if (!integer) return {};
-  return op.on_pixels ? pixel_border(graph, op) : one_class(op);
+std::size_t border_bytes(const Graph& graph) {
+  std::size_t bytes = 0;
+  ClassTables tables;
+  for (const Op& op : graph.ops) {
+    const Kind kind = kind_of(graph, op);
+    if (kind == Kind::kNone) continue;
+    const Classes classes(op.shape, kind);
+    bytes += Sizes(graph, op, classes.count()).bytes();
+    if (has_tables(kind)) classes.want_tables(&tables);
+  }
+  return bytes + tables.bytes();
+}
+
+std::vector<Border> make_borders(const Graph& graph, std::vector<Buffer>* memory) {
+  ClassTables tables;
+  for (const Op& op : graph.ops) {
+    const Kind kind = kind_of(graph, op);
+    if (has_tables(kind)) Classes(op.shape, kind).want_tables(&tables);
+  }
+  std::vector<Border> borders;
+  borders.reserve(graph.ops.size());
+  for (const Op& op : graph.ops) {
+    borders.push_back({});
+    const Kind kind = kind_of(graph, op);
+    if (kind == Kind::kNone) continue;
+    const Classes classes(op.shape, kind);
+    const Sizes sizes(graph, op, classes.count());
+    const Parts parts{zeros<std::int32_t>(sizes.base, memory), zeros<double>(sizes.outside, memory),
+                      zeros<double>(sizes.window, memory)};
+    fill(graph, op, classes, parts);
+    Border& border = borders.back();
+    border = {parts.base, nullptr, nullptr, parts.outside, parts.window};
+    if (!has_tables(kind)) continue;
+    border.row_class = tables.get(classes.row_side, classes.rows, classes.columns.size(), memory);
+    border.col_class = tables.get(classes.column_side, classes.columns, 1, memory);
+  }
+  return borders;
 }
 
 }  // namespace ovsw

@@ -16,6 +16,7 @@
 // on a map of more than one pixel each way).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -25,23 +26,17 @@
 
 namespace ovsw {
 
-struct BorderTable {
-  Buffer base;                          // int32 [class][padded_channels]
-  std::vector<std::int32_t> row_class;  // per output row; already multiplied by the number of column classes
-  std::vector<std::int32_t> col_class;  // per output column
-  std::vector<double> outside, window;  // of a bconv in float, as kernels.h has them; empty: none
+// What the borders of a graph take, as allocated. Nothing is allocated to find out, and the time is that of the number
+// of classes, not of pixels.
+std::size_t border_bytes(const Graph& graph);
 
-  Border view() const {
-    const auto data = [](const std::vector<double>& v) { return v.empty() ? nullptr : v.data(); };
-    return {base.as<std::int32_t>(), row_class.data(), col_class.data(), data(outside), data(window)};
-  }
-};
-
-// The table of an op, with the rows padded as kernels.h has it; no rows if its kernel needs none:
+// The borders of the ops, one each, in memory that is appended to `memory`. Rows of base are padded as kernels.h has
+// it; a kernel that needs nothing of it has null:
 //     bconv in float       base = that of the dot, with outside and window
 //     bconv                base = scale * (that of the dot) + window * (that of S) + offset + what taps outside add
 //     conv on pixels       base = offset - zero point of the taps inside
-//     others in integers   base = offset
-BorderTable make_border(const Graph& graph, const Op& op);
+//     others in integers   base = offset, one class
+// Ops whose windows lie in the same way along a side share the table that says in which class a row or column is.
+std::vector<Border> make_borders(const Graph& graph, std::vector<Buffer>* memory);
 
 }  // namespace ovsw

@@ -9,7 +9,7 @@
 
 #include "csrc/base/buffer.h"
 #include "csrc/graph/graph.h"
-#include "csrc/plan/border.h"
+#include "csrc/plan/memory.h"
 #include "kernels/kernels.h"
 
 namespace ovsw {
@@ -32,19 +32,17 @@ struct Plan {
   std::vector<float> mean, std;
   std::vector<Step> steps;
   std::vector<std::size_t> place;  // of each value in the arena, in bytes
-  std::size_t arena_bytes;
-  std::size_t scratch_bytes;         // per thread
-  std::vector<Buffer> weights;       // packed weights, and copies of what is per channel
-  std::vector<BorderTable> borders;  // steps point into both
-  std::size_t weight_bytes;
+  Memory memory;
+  std::vector<Buffer> weights;  // packed weights, and copies of what is per channel
+  std::vector<Buffer> borders;  // steps point into both
 
   const Value& input_value() const { return values[0]; }
   const Value& output_value(std::size_t i) const { return values[outputs[i]]; }
 
-  // A step's arguments with the values at memory(index).
-  template <typename Memory>
-  KernelArgs bind(const Step& step, Memory memory) const {
-    const auto view = [&](std::uint32_t v) { return v == kAbsent ? View{} : View{memory(v), values[v].kind}; };
+  // A step's arguments with the values at place_of(index).
+  template <typename PlaceOf>
+  KernelArgs bind(const Step& step, PlaceOf place_of) const {
+    const auto view = [&](std::uint32_t v) { return v == kAbsent ? View{} : View{place_of(v), values[v].kind}; };
     KernelArgs args = step.args;
     args.in = view(step.in);
     args.residual = view(step.residual);
@@ -58,7 +56,8 @@ struct Plan {
 // does not know, std::runtime_error if it is known but not built or not supported by this CPU.
 const KernelTable& choose_table(const std::string& isa);
 
-// The result keeps nothing of the file. Throws InvalidError.
-std::unique_ptr<const Plan> make_plan(const Graph& graph, const KernelTable& table);
+// The result keeps nothing of the file. Throws InvalidError if that and a run with `threads` threads would take more
+// than `limit` bytes, before it allocates any of them.
+std::unique_ptr<const Plan> make_plan(const Graph& graph, const KernelTable& table, int threads, std::size_t limit);
 
 }  // namespace ovsw

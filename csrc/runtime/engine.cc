@@ -12,8 +12,6 @@
 namespace ovsw {
 namespace {
 
-constexpr int kMaxThreads = 256;
-
 // How a step is shared out: pixels in `rows` parts, channels in `columns`.
 struct Parts {
   std::int64_t rows, columns;
@@ -52,8 +50,8 @@ constexpr std::int64_t kChannelUnit = 64;  // as kernels.h says
 // What one call of `run` needs for itself.
 class Engine::Context {
  public:
-  Context(const Plan& plan, int threads) : plan_(plan), pool_(threads), arena_(plan.arena_bytes) {
-    for (int t = 0; t < threads; ++t) scratch_.emplace_back(plan.scratch_bytes);
+  Context(const Plan& plan, int threads) : plan_(plan), pool_(threads), arena_(plan.memory.maps) {
+    for (int t = 0; t < threads; ++t) scratch_.emplace_back(plan.memory.scratch);
     for (const Step& step : plan.steps) {
       args_.push_back(plan.bind(step, [&](std::uint32_t v) { return at<void>(v); }));
     }
@@ -125,7 +123,6 @@ class Engine::Lease {
 };
 
 Engine::Engine(std::unique_ptr<const Plan> plan, int threads) : plan_(std::move(plan)), threads_(threads) {
-  check(threads >= 1 && threads <= kMaxThreads, "threads is ", threads, ", allowed are 1 to ", kMaxThreads);
   // In float32 and in this order, as the networks' training pipelines do it.
   for (std::size_t c = 0; c < plan_->mean.size(); ++c) {
     for (int v = 0; v < 256; ++v) normalised_.push_back((float(v) / 255.0f - plan_->mean[c]) / plan_->std[c]);

@@ -19,6 +19,8 @@
 namespace ovsw {
 namespace {
 
+constexpr int kMaxThreads = 256;
+
 struct Bytes {
   Buffer buffer;
   std::size_t size;
@@ -62,7 +64,10 @@ Bytes read_file(const std::string& path) {
 
 // `data` is aligned as parse_file wants it. `name` begins every message about the file.
 Model load_aligned(const std::string& name, const std::byte* data, std::size_t size, const LoadOptions& options) {
+  check(options.threads >= 1 && options.threads <= kMaxThreads, "threads is ", options.threads, ", allowed are 1 to ",
+        kMaxThreads);
   const KernelTable& table = choose_table(options.isa);
+  const std::size_t limit = options.memory_limit ? options.memory_limit : default_memory_limit(size);
   std::unique_ptr<const Plan> plan;
   Metadata metadata;
   try {
@@ -70,7 +75,7 @@ Model load_aligned(const std::string& name, const std::byte* data, std::size_t s
     const Graph graph = build_graph(file);
     const Value &input = graph.values[0], &output = graph.values[graph.outputs[0]];
     metadata = read_metadata(file.metadata, std::size_t(output.c), std::max(input.h, input.w));
-    plan = make_plan(graph, table);
+    plan = make_plan(graph, table, options.threads, limit);
   } catch (const InvalidError& e) {
     throw ModelError(name + e.what());
   }

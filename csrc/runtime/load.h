@@ -27,6 +27,7 @@ class ReadError : public std::runtime_error {
 struct LoadOptions {
   int threads = 1;
   std::string isa;  // empty: the best one that this CPU supports. The environment (OVSW_ISA) is the doors' business.
+  std::size_t memory_limit = 0;  // in bytes, for all that csrc/plan/memory.h counts; 0: default_memory_limit
 };
 
 struct Model {

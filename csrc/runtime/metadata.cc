@@ -11,7 +11,7 @@
 namespace ovsw {
 namespace {
 
-constexpr int kMaxResize = 1 << 16;
+constexpr int kMaxResize = 16;  // times the larger side of the input
 
 // The members of an object that are asked for by name, as they are written. Of two with one name the last one counts.
 std::vector<std::optional<std::string_view>> members(std::string_view text,
@@ -75,8 +75,9 @@ int read_resize(std::string_view preprocess, int side) {
     const auto value = members(preprocess, {"resize"})[0];
     resize = value ? json_whole(*value) : side;
   }
-  check(resize && *resize >= side && *resize <= kMaxResize, "metadata field preprocess.resize must be a whole number, ",
-        "not smaller than the input (", side, ") and at most ", kMaxResize);
+  const std::int64_t most = std::int64_t(kMaxResize) * side;
+  check(resize && *resize >= side && *resize <= most, "metadata field preprocess.resize must be a whole number, ",
+        "not smaller than the input (", side, ") and at most ", kMaxResize, " times as large (", most, ")");
   return int(*resize);
 }
 

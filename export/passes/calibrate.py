@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ovsw import format as bnn
-from ovsw.engine import Engine
+from ovsw.engine import NO_LIMIT, Engine
 from ovsw.export import ir
 from ovsw.export.passes.fuse import fuse
 from ovsw.export.passes.lower import lower
@@ -26,7 +26,7 @@ def measured(graph: ir.Graph, images: np.ndarray, nodes: Sequence[ir.Node]) -> d
         ops = lower(fuse(ir.Graph(ir.reachable(*part), graph.became, part), apart=True))
         channels = images.shape[1]
         model = pack(ops, part, (0.0,) * channels, (1.0,) * channels, {})
-        engine = Engine(bnn.to_bytes(model))
+        engine = Engine(bnn.to_bytes(model), memory_limit=NO_LIMIT)
         ends = np.cumsum([np.prod(node.shape) for node in part])[:-1]
         for image in images:
             found = engine.run(image)

@@ -30,6 +30,7 @@ constexpr std::int64_t kStripMax = 1 << 20;  // bytes of patches beyond which a 
 std::int64_t patch_size(const Shape& s) { return std::int64_t(s.window_h) * s.window_w * s.in_c; }
 std::int64_t patch_pairs(const Shape& s) { return ceil_div(patch_size(s), 2); }
 std::int64_t pitch(const Shape& s) { return std::int64_t(s.in_w + 2 * s.pad_w) * s.in_c; }  // of the padded map
+std::int64_t pitch_bytes(const Shape& s) { return pitch(s) * std::int64_t(sizeof(std::int16_t)); }
 int strip_pixels(const Shape& s) { return patch_size(s) * 2 * kStrip <= kStripMax ? kStrip : kPixels; }
 
 // A 1x1 patch of the stream lies in the map as it is; its last pair may reach into what follows, with weight 0.
@@ -99,8 +100,9 @@ OVSW_INLINE void dot_slabs(const std::int16_t* const* patches, const std::int16_
   dot<P, Slabs * kSlabVectors>(patches, panel, pairs, to);
 }
 
+// A band, or all pixels if patches lie in the map as they are.
 template <typename In, typename E>
-void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+void run_band(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const Shape& s = args.shape;
   const auto* weights = static_cast<const std::int16_t*>(args.weights);
   const std::int64_t pairs = patch_pairs(s), step = pitch(s);
@@ -162,6 +164,15 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
   }
 }
 
+template <typename In, typename E>
+void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+  const Shape& s = args.shape;
+  if (in_place<In>(s)) return run_band<In, E>(args, begin, end, scratch);
+  for_bands(s, pitch_bytes(s), begin, end, [&](std::int64_t first, std::int64_t last) OVSW_INLINE_LAMBDA {
+    run_band<In, E>(args, first, last, scratch);
+  });
+}
+
 }  // namespace
 
 std::size_t Conv::packed_bytes(const Shape& s) { return packed_pairs_bytes(s.out_c, patch_size(s), kSlab); }
@@ -171,7 +182,7 @@ void Conv::pack(const Shape& s, const void* weights, void* packed) {
 }
 
 std::size_t Conv::scratch_bytes(const Shape& s) {
-  const std::int64_t map = pitch(s) * (s.in_h + 2 * s.pad_h) + kSlack;
+  const std::int64_t map = pitch(s) * band_rows(s, pitch_bytes(s)) + kSlack;
   return std::size_t(strip_pixels(s) * 2 * patch_pairs(s) + kSlack + map) * sizeof(std::int16_t);
 }
 

@@ -79,7 +79,7 @@ struct Constants {
 };
 
 struct Scratch {
-  std::uint8_t* map;          // the input rows in use with their padding, tap_bytes per pixel
+  std::uint8_t* map;          // the input rows under a band with their padding, tap_bytes per pixel
   const std::uint8_t** at;    // per pixel of the strip: its patch in the map
   const std::int32_t** base;  // and its base
   std::int32_t* ones;         // and how many of its bits are 1; made only if there is a window scale, else it meets 0
@@ -94,7 +94,7 @@ struct Scratch {
 Scratch carve(const Shape& s, const Layout& l, void* scratch) {
   Scratch w{};
   Carver room(scratch);
-  w.map = room.take<std::uint8_t>(l.pitch * (s.in_h + 2 * s.pad_h) + 64);
+  w.map = room.take<std::uint8_t>(l.pitch * band_rows(s, l.pitch) + 64);
   if (l.wide) {
     w.patch = room.take<std::uint8_t>(l.patch_bytes + 8);
   } else {
@@ -482,8 +482,12 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
   const Shape& s = args.shape;
   const Layout l(s);
   const Scratch w = carve(s, l, scratch);
-  pad_bits(s, l, args.in.data, begin, end, w.map);
-  if (l.wide) return wide<E>(args, l, w, begin, end);
+  if (l.wide) {
+    return for_bands(s, l.pitch, begin, end, [&](std::int64_t band, std::int64_t band_end) OVSW_INLINE_LAMBDA {
+      pad_bits(s, l, args.in.data, band, band_end, w.map);
+      wide<E>(args, l, w, band, band_end);
+    });
+  }
   const auto* scale = args.constant<std::int16_t>(kScale);
   const auto* shift = args.constant<std::int32_t>(kShift);
   const auto* window = args.constant<std::int16_t>(kWindow);
@@ -497,15 +501,20 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
     w.constants[c / 16].more = more_at<E>(t, c);
   const bool quads = l.lanes == 16, one_panel = args.last_channel - args.first_channel <= kMaxSlabs * kSlab;
   const std::int64_t pixels = std::int64_t(l.strip) * (quads ? 4 : 2);
-  for (std::int64_t first = begin; first < end; first += pixels) {
-    const std::int64_t last = end - first < pixels ? end : first + pixels;
-    if (quads) {
-      prepare<true>(args, l, w, begin, first, last);
-    } else {
-      prepare<false>(args, l, w, begin, first, last);
+  bool unpacked = false;
+  for_bands(s, l.pitch, begin, end, [&](std::int64_t band, std::int64_t band_end) OVSW_INLINE_LAMBDA {
+    pad_bits(s, l, args.in.data, band, band_end, w.map);
+    for (std::int64_t first = band; first < band_end; first += pixels) {
+      const std::int64_t last = band_end - first < pixels ? band_end : first + pixels;
+      if (quads) {
+        prepare<true>(args, l, w, band, first, last);
+      } else {
+        prepare<false>(args, l, w, band, first, last);
+      }
+      strip<E>(args, l, w, first, last, unpacked);
+      unpacked = one_panel && l.groups <= kBlock;
     }
-    strip<E>(args, l, w, first, last, first > begin && one_panel && l.groups <= kBlock);
-  }
+  });
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ struct Layout : BitMap {
 };
 
 struct Scratch {
-  std::uint8_t* map;          // the input rows in use with their padding, tap_bytes per pixel
+  std::uint8_t* map;          // the input rows under a band with their padding, tap_bytes per pixel
   std::uint8_t* patches;      // [strip][stride]
   const std::int32_t** base;  // per pixel of the strip
   std::int32_t* mult;         // -2 * mult
@@ -55,7 +55,7 @@ struct Scratch {
 Scratch carve(const Shape& s, const Layout& l, void* scratch) {
   Scratch w{};
   Carver room(scratch);
-  w.map = room.take<std::uint8_t>(l.pitch * (s.in_h + 2 * s.pad_h));
+  w.map = room.take<std::uint8_t>(l.pitch * band_rows(s, l.pitch));
   w.patches = room.take<std::uint8_t>(l.strip * l.stride);
   w.base = room.take<const std::int32_t*>(l.strip);
   w.mult = room.take<std::int32_t>(l.slabs * kSlab);
@@ -235,27 +235,29 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
   const Shape& s = args.shape;
   const Layout l(s);
   Scratch w = carve(s, l, scratch);
-  pad_bits(s, l, args.in.data, begin, end, w.map);
   for (int c = args.first_channel; c < args.last_channel; ++c) w.mult[c] = -2 * args.constant<std::int16_t>(kScale)[c];
   const auto* window = args.constant<std::int16_t>(kWindow);
   if (!window) w.ones = nullptr;
   for (int c = args.first_channel; window && c < args.last_channel; ++c) w.window[c] = 2 * window[c];
   const int first_slab = args.first_channel / kSlab, last_slab = int(ceil_div(args.last_channel, kSlab));
-  for (std::int64_t first = begin; first < end; first += l.strip) {
-    const std::int64_t last = end - first < l.strip ? end : first + l.strip;
-    if (window) {
-      prepare<true>(args, l, w, begin, first, last);
-    } else {
-      prepare<false>(args, l, w, begin, first, last);
-    }
-    for (int slab = first_slab; slab < last_slab; slab += 2) {
-      if (last_slab - slab >= 2) {
-        panel<2, E>(args, l, w, slab, first, last);
+  for_bands(s, l.pitch, begin, end, [&](std::int64_t band, std::int64_t band_end) OVSW_INLINE_LAMBDA {
+    pad_bits(s, l, args.in.data, band, band_end, w.map);
+    for (std::int64_t first = band; first < band_end; first += l.strip) {
+      const std::int64_t last = band_end - first < l.strip ? band_end : first + l.strip;
+      if (window) {
+        prepare<true>(args, l, w, band, first, last);
       } else {
-        panel<1, E>(args, l, w, slab, first, last);
+        prepare<false>(args, l, w, band, first, last);
+      }
+      for (int slab = first_slab; slab < last_slab; slab += 2) {
+        if (last_slab - slab >= 2) {
+          panel<2, E>(args, l, w, slab, first, last);
+        } else {
+          panel<1, E>(args, l, w, slab, first, last);
+        }
       }
     }
-  }
+  });
 }
 
 }  // namespace

@@ -45,6 +45,19 @@ def command(
     return wrap
 
 
+def add_memory_limit(p: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """`--memory-limit`, of commands that load a file of the user's; `memory_limit` is what an Engine takes of it."""
+    p.add_argument(
+        "--memory-limit", metavar="MB", type=int, help="memory that a model may take (default: 168 and 4 x its size)"
+    )
+
+
+def memory_limit(args: argparse.Namespace) -> int | None:
+    if args.memory_limit is not None and args.memory_limit < 1:
+        raise ValueError(f"--memory-limit is {args.memory_limit}, expected at least 1")
+    return None if args.memory_limit is None else args.memory_limit * 1_000_000
+
+
 def message(e: Exception) -> str:
     """The text of an error, on one line; the system's own say which file they are about."""
     if isinstance(e, MemoryError):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
@@ -19,6 +20,7 @@ from ovsw.text import dims, table, visible
 
 ModelSource = Union[str, "os.PathLike[str]", bytes]
 ImageLike = Union[ImageSource, np.ndarray, Sequence[Any]]
+NO_LIMIT = (1 << 63) - 1  # a memory_limit for files that are trusted
 
 
 class Engine:
@@ -29,20 +31,28 @@ class Engine:
         threads: how many threads one call of `run` uses; the result does not depend on it.
         isa: the kernel table to use, by name; default is the environment variable OVSW_ISA, or else the best one that
             this CPU supports.
+        memory_limit: how many bytes it may take in all, see `Memory`; a file that needs more is refused before it gets
+            any of them. The default is 160 MiB and four times the size of the file.
 
     `metadata` is what the file says of itself, `input` what the network takes, how images are prepared for it, and its
     class names, `output_shapes` channels, height and width of each output: most networks have one, of a channel per
     class and 1 x 1. An Engine may be used from several Python threads at once; the GIL is released while it computes.
     """
 
-    def __init__(self, model: ModelSource, threads: int = 1, isa: str | None = None) -> None:
-        name = "the model" if isinstance(model, bytes) else os.fspath(model)
+    def __init__(
+        self, model: ModelSource, threads: int = 1, isa: str | None = None, memory_limit: int | None = None
+    ) -> None:
+        self._name = name = "the model" if isinstance(model, bytes) else os.fspath(model)
         if isinstance(threads, bool) or not isinstance(threads, int):
             raise ValueError(f"threads is {threads!r}, expected a whole number")
-        data = model if isinstance(model, bytes) else _read(Path(model))
+        limit = 0 if memory_limit is None else memory_limit  # 0: the engine's default
+        if isinstance(limit, bool) or not isinstance(limit, int) or not (limit > 0 or memory_limit is None):
+            raise ValueError(f"memory_limit is {memory_limit!r}, expected a number of bytes")
+        data = model if isinstance(model, bytes) else read_file(Path(model))
         wanted = os.environ.get("OVSW_ISA", "") if isa is None else isa
         try:
-            self._core = _core.Engine(data, threads, wanted)
+            with _memory_of(f"{name}: there is not enough memory to load it"):
+                self._core = _core.Engine(data, threads, wanted, min(limit, NO_LIMIT))
         except ValueError as e:
             raise ValueError(f"{name}: {e}") from None
         core = self._core
@@ -97,7 +107,7 @@ class Engine:
     @property
     def memory(self) -> Memory:
         """What it holds beside the file."""
-        return Memory(self._core.arena_bytes, self._core.weight_bytes)
+        return Memory(*self._core.memory)
 
     def run(self, image: ImageLike) -> Any:
         """The logits: float32 (classes,) of one image, (n, classes) of a batch.
@@ -110,7 +120,8 @@ class Engine:
         normalised. A batch is a list of these, or an array with one more dimension in front.
         """
         batch, single = self._batch(image)
-        numbers = self._core.run(batch)
+        with self._enough():
+            numbers = self._core.run(batch)
         outputs, end = [], 0
         for c, h, w in self.output_shapes:
             begin, end = end, end + c * h * w
@@ -150,12 +161,18 @@ class Engine:
 
     def time_steps(self, image: ImageLike, repeat: int = 1) -> np.ndarray:
         """Seconds of each of the `steps` in each of `repeat` runs on one image."""
-        return np.asarray(self._core.time_steps(self.batch(image)[:1], repeat))
+        one = self.batch(image)[:1]
+        with self._enough():
+            return np.asarray(self._core.time_steps(one, repeat))
 
     def __repr__(self) -> str:
         outputs = ", ".join(str(c) if (h, w) == (1, 1) else dims((c, h, w)) for c, h, w in self.output_shapes)
         about = f"{visible(str(self.metadata.get('arch', 'model')))} {dims(self.input_shape)} -> {outputs}"
         return f"<Engine {about}, isa={self.isa}, threads={self.threads}>"
+
+    def _enough(self) -> contextlib.AbstractContextManager[None]:
+        of_run = self.memory.maps + self.memory.scratch
+        return _memory_of(f"{self._name}: there is not enough memory to run it, which takes {of_run:,} bytes")
 
     def _top(self, logits: np.ndarray, k: int) -> list[tuple[str, float]]:
         wide = logits.astype(np.float64)
@@ -221,10 +238,26 @@ class Step:
 
 @dataclass(frozen=True)
 class Memory:
-    """In bytes: feature maps of one run, and weights as the kernels want them."""
+    """In bytes: what `memory_limit` bounds. Calls of `run` at the same time have maps and scratch of their own, each as
+    much.
+
+    Attributes:
+        maps: feature maps of a run.
+        weights: as the kernels want them, and what else there is per channel.
+        borders: what padding costs convolutions, by rows, columns and channels.
+        scratch: what kernels work in, of all threads.
+        arrays: what a caller of `run` holds: an image as float32, the results and a copy of them in another order.
+    """
 
     maps: int
     weights: int
+    borders: int
+    scratch: int
+    arrays: int
+
+    @property
+    def total(self) -> int:
+        return self.maps + self.weights + self.borders + self.scratch + self.arrays
 
 
 @dataclass(frozen=True)
@@ -258,9 +291,27 @@ class Profile:
         return f"{table(head, rows, right=(5, 6, 7))}\n{self.total_ms:.3f} ms in all, {self.threads} thread(s)"
 
 
-def _read(path: Path) -> bytes:
+def default_memory_limit(size: int) -> int:
+    """What a file of so many bytes may take unless a `memory_limit` says otherwise."""
+    return _core.default_memory_limit(size)
+
+
+@contextlib.contextmanager
+def _memory_of(message: str) -> Iterator[None]:
+    """A MemoryError with a text."""
+    try:
+        yield
+    except MemoryError:
+        raise MemoryError(message) from None
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a regular file. Raises OSError, ValueError and MemoryError that name it."""
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such file")
     if path.is_dir():
         raise ValueError(f"{path}: is a folder, expected a .bnn file")
-    return path.read_bytes()
+    if not path.is_file():
+        raise ValueError(f"{path}: is not a regular file")
+    with _memory_of(f"{path}: there is not enough memory to read it"):
+        return path.read_bytes()

@@ -38,6 +38,7 @@ MAX_METADATA = 1 << 24
 MAX_NAME = 255
 MAX_DIM = 1 << 20
 MAX_DEPTH = 100  # of objects and lists in the metadata
+MAX_RESIZE = 16  # times the larger side of the input
 
 NUMERICS = {"float": 0, "integer": 1}
 VALUE_KINDS = {"f32": 0, "bits": 1, "i16": 2, "i32": 3, "u8": 4}
@@ -353,6 +354,7 @@ def from_bytes(data: bytes) -> Model:
         if index >= n:
             raise FormatError(f"header field {what} is {index}, there are {n}")
     _check_tensor_uses(ops, mean, std, n_tensors)
+    _check_resize(metadata, max(values[0].h, values[0].w))
     return Model(values, tensors, ops, output, mean, std, numerics_name, metadata, (major, minor), more_outputs)
 
 
@@ -394,6 +396,16 @@ def _check_tensor_uses(ops: list[Op], mean: int, std: int, n_tensors: int) -> No
     for i in range(n_tensors):
         if uses[i] != 1:
             raise FormatError(f"tensor {i}: is referred to {uses[i]} times, expected once")
+
+
+def _check_resize(metadata: dict[str, Any], side: int) -> None:
+    preprocess = metadata.get("preprocess", {})
+    resize = preprocess.get("resize", side) if isinstance(preprocess, dict) else None
+    if type(resize) is not int or not side <= resize <= MAX_RESIZE * side:
+        raise FormatError(
+            f"metadata field preprocess.resize must be a whole number, not smaller than the input ({side}) and at most "
+            f"{MAX_RESIZE} times as large ({MAX_RESIZE * side})"
+        )
 
 
 def _name(codes: dict[str, int], code: int, what: str) -> str:

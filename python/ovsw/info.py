@@ -13,18 +13,18 @@ from typing import Any
 
 from ovsw import cpu, zoo
 from ovsw import format as bnn
-from ovsw.cli import command
-from ovsw.engine import Engine
+from ovsw.cli import add_memory_limit, command, memory_limit
+from ovsw.engine import Engine, read_file
 from ovsw.summary import layers
 from ovsw.text import dims, table, visible
 
 
-def describe(path: str) -> dict[str, Any]:
+def describe(path: str, limit: int | None = None) -> dict[str, Any]:
     """Everything `ovsw-info` knows of a file, which is also loaded into the engine: all rules are checked."""
-    data = Path(path).read_bytes()
+    data = read_file(Path(path))
     try:
         model = bnn.from_bytes(data)
-        engine = Engine(data)
+        engine = Engine(data, memory_limit=limit)
     except ValueError as e:
         raise ValueError(f"{path}: {str(e).replace('the model: ', '')}") from None
     rows = layers(model)
@@ -72,6 +72,7 @@ def _cpu_text(info: dict[str, Any]) -> str:
 def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL", nargs="?", help="a .bnn file, or the name of a network of ovsw-zoo")
     p.add_argument("--cpu", action="store_true", help="show this CPU and the kernel tables it supports")
+    add_memory_limit(p)
     p.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -79,16 +80,16 @@ def options(p: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if bool(args.model) == args.cpu:
         raise ValueError("give a MODEL.bnn, or --cpu")
-    info = describe_cpu() if args.cpu else _describe_model(args.model)
+    info = describe_cpu() if args.cpu else _describe_model(args.model, memory_limit(args))
     print(json.dumps(info, indent=2) if args.json else (_cpu_text if args.cpu else _text)(info))
     return 0
 
 
-def _describe_model(model: str) -> dict[str, Any]:
+def _describe_model(model: str, limit: int | None) -> dict[str, Any]:
     """A file, or a network of the zoo with what the index says of it."""
     if not zoo.known(model):
-        return describe(model)
-    return {**describe(str(zoo.path(model))), "zoo": dataclasses.asdict(zoo.entry(model))}
+        return describe(model, limit)
+    return {**describe(str(zoo.path(model)), limit), "zoo": dataclasses.asdict(zoo.entry(model))}
 
 
 def _text(info: dict[str, Any]) -> str:
@@ -125,7 +126,8 @@ def _text(info: dict[str, Any]) -> str:
         table(("op", "kind", "input", "output", "window", "stores", "bits", "bytes"), rows, right=(7,)),
         "",
         f"binary layers {info['bytes_binary_layers']:,} bytes, others {info['bytes_other_layers']:,}; "
-        f"in memory: weights {info['memory']['weights'] / 1e6:.2f} MB, maps {info['memory']['maps'] / 1e6:.2f} MB",
+        f"in memory: weights {info['memory']['weights'] / 1e6:.2f} MB, maps {info['memory']['maps'] / 1e6:.2f} MB, "
+        f"in all {sum(info['memory'].values()) / 1e6:.2f} MB",
     ]
     return "\n".join(lines)
 

@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from ovsw import zoo
-from ovsw.cli import command, message
+from ovsw.cli import add_memory_limit, command, memory_limit, message
 from ovsw.engine import Engine
 from ovsw.text import visible
 
@@ -27,6 +27,7 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--top", metavar="K", type=int, default=5, help="classes to show (default: %(default)s)")
     p.add_argument("--threads", metavar="N", type=int, default=1, help="threads per image (default: %(default)s)")
     p.add_argument("--isa", metavar="NAME", help="kernel table to use (default: the best for this CPU)")
+    add_memory_limit(p)
     p.add_argument("--profile", action="store_true", help="also show where the time goes, for the first image")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -38,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError(f"--top is {args.top}, expected at least 1")
     model, images = split(args.inputs)
     entry = zoo.entry(model) if zoo.known(model) else None
-    engine = (zoo.load if entry else Engine)(model, threads=args.threads, isa=args.isa)
+    engine = (zoo.load if entry else Engine)(model, threads=args.threads, isa=args.isa, memory_limit=memory_limit(args))
     if entry:
         print(f"ovsw-run: {entry.about}", file=sys.stderr)
     results: list[dict[str, Any]] = []

@@ -57,7 +57,7 @@ static void test_what_a_model_says(void) {
   CHECK(!ovsw_label(model, 2) && !ovsw_label(model, SIZE_MAX));
   CHECK(strcmp(ovsw_metadata(model), "{\"arch\":\"tiny\",\"num_classes\":2,\"labels\":[\"no\",\"s\xC3\xAD\"]}") == 0);
   CHECK(ovsw_mean(model)[0] == 0.5f && ovsw_std(model)[0] == 0.25f);
-  CHECK(ovsw_resize(model) == 4 && ovsw_threads(model) == 3);
+  CHECK(ovsw_resize(model) == 4 && ovsw_threads(model) == 3 && ovsw_memory(model) > 1000);
   CHECK(strcmp(ovsw_numerics(model), "float") == 0);
   CHECK(strlen(ovsw_isa(model)) > 0);
   ovsw_close(model);
@@ -69,7 +69,7 @@ static void test_no_model_says_nothing(void) {
   CHECK(!ovsw_input_channels(NULL) && !ovsw_input_height(NULL) && !ovsw_input_width(NULL) && !ovsw_output_count(NULL));
   CHECK(!ovsw_output_shape(NULL, 0));
   CHECK(!ovsw_label(NULL, 0) && !ovsw_metadata(NULL) && !ovsw_mean(NULL) && !ovsw_std(NULL));
-  CHECK(!ovsw_resize(NULL) && !ovsw_threads(NULL) && !ovsw_isa(NULL) && !ovsw_numerics(NULL));
+  CHECK(!ovsw_resize(NULL) && !ovsw_threads(NULL) && !ovsw_memory(NULL) && !ovsw_isa(NULL) && !ovsw_numerics(NULL));
   ovsw_close(NULL);
 }
 
@@ -217,7 +217,15 @@ static void test_options(void) {
   } larger = {OVSW_OPTIONS, 0};
   ovsw_options options = OVSW_OPTIONS;
   char best[64], isa[64];
-  CHECK(sizeof(ovsw_options) == 8 + sizeof(char*)); /* no padding, or a later field would fall into it */
+  struct {
+    uint32_t size;
+    int32_t threads;
+    const char* isa;
+    uint64_t beyond;
+  } first = {8 + sizeof(char*), 3, "portable",
+             1}; /* as programs of the first version have it; what follows is theirs */
+  CHECK(sizeof(ovsw_options) == 16 + sizeof(char*)); /* no padding, or a later field would fall into it */
+  CHECK(load_with((const ovsw_options*)&first, isa) == OVSW_OK && strcmp(isa, "portable") == 0);
   CHECK(load_with(&options, best) == OVSW_OK);
   larger.known.size = (uint32_t)sizeof larger;
   CHECK(load_with(&larger.known, NULL) == OVSW_OK);
@@ -237,6 +245,11 @@ static void test_options(void) {
   }
   options.threads = 256;
   CHECK(load_with(&options, NULL) == OVSW_OK);
+  options.memory_limit = 1;
+  CHECK(load_with(&options, NULL) == OVSW_INVALID_MODEL && says("bytes of memory") && says("allowed are 1;"));
+  options.memory_limit = UINT64_MAX;
+  CHECK(load_with(&options, NULL) == OVSW_OK);
+  options.memory_limit = 0;
   options.threads = 1;
   options.isa = "abacus";
   CHECK(load_with(&options, NULL) == OVSW_INVALID_ARGUMENT && says("abacus"));

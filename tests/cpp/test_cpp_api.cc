@@ -54,6 +54,8 @@ int main(int argc, char** argv) {
   CHECK((model.labels() == std::vector<std::string>{"no", "s\xC3\xAD"}));
   CHECK(model.metadata().find("\"arch\":\"tiny\"") != std::string::npos);
   CHECK(model.mean() == std::vector<float>{0.5f} && model.std() == std::vector<float>{0.25f});
+  CHECK(model.memory() > 1000 && ovsw::Model(path, 2, "portable", model.memory()).memory() == model.memory());
+  refused(OVSW_INVALID_MODEL, "bytes of memory", [&] { ovsw::Model(path, 2, "portable", model.memory() - 1); });
   CHECK(close_to(model.run(pixels), answer));
   CHECK(close_to(model.run(values), numbers<float>(argv[1], "values_logits")));
 

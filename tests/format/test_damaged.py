@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovsw import Engine
+from ovsw import Engine, _core
 from ovsw import format as bnn
 
 from support.files import NAMES_THE_THING, File, load_and_run, refusals, with_metadata, with_name
@@ -277,6 +277,8 @@ def test_deeply_nested_metadata_is_refused(text: bytes) -> None:
         ({"preprocess": {"resize": "256"}}, "preprocess.resize must be"),
         ({"preprocess": {"resize": 0}}, "preprocess.resize must be"),
         ({"preprocess": {"resize": 1 << 40}}, "preprocess.resize must be"),
+        ({"preprocess": {"resize": 40000}}, "preprocess.resize must be"),
+        ({"preprocess": {"resize": 17}}, "preprocess.resize must be"),
         ({"preprocess": {"resize": 1.5}}, "preprocess.resize must be"),
         ({"preprocess": {"resize": None}}, "preprocess.resize must be"),
     ],
@@ -285,7 +287,17 @@ def test_metadata_of_the_wrong_type(metadata: dict[str, Any], message: str) -> N
     model = small_model()
     model.metadata = metadata
     with pytest.raises(ValueError, match=re.escape(message)):
-        Engine(bnn.to_bytes(model))
+        _core.Engine(bnn.to_bytes(model), 1, "")
+    if "preprocess" in metadata:
+        with pytest.raises(bnn.FormatError, match=re.escape(message)):
+            bnn.from_bytes(bnn.to_bytes(model))
+
+
+def test_an_image_may_be_scaled_to_16_times_the_input() -> None:
+    model = small_model(shape=(1, 3, 2))
+    model.metadata = {"preprocess": {"resize": 48}}
+    assert Engine(bnn.to_bytes(model)).input.resize == 48
+    assert bnn.from_bytes(bnn.to_bytes(model)).metadata == model.metadata
 
 
 def test_unknown_metadata_is_ignored() -> None:

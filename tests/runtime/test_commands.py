@@ -18,6 +18,7 @@ from ovsw.bench import demo
 from ovsw.bench.random_nets import random_resnet
 
 from support import ROOT
+from support.hungry import Net
 
 PHOTO = str(ROOT / "bench" / "data" / "cat.jpg")
 
@@ -93,6 +94,8 @@ def test_run_goes_on_after_a_picture_without_memory(
         (["MODEL", PHOTO, "--top", "0"], "--top"),
         (["MODEL", PHOTO, "--threads", "0"], "threads"),
         (["MODEL", PHOTO, "--isa", "abacus"], "abacus"),
+        (["MODEL", PHOTO, "--memory-limit", "0"], "--memory-limit is 0"),
+        (["MODEL", PHOTO, "--memory-limit", "1"], "allowed are 1000000; memory_limit, of a command --memory-limit,"),
         ([str(ROOT), PHOTO], "folder"),
     ],
 )
@@ -103,6 +106,30 @@ def test_run_refuses(arguments: list[str], words: str, model: str, capsys: pytes
     assert words in captured.err
     assert len(captured.err.splitlines()) == 1
     assert captured.out == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of memory")
+@pytest.mark.parametrize("command", ["run", "info"])
+def test_memory_that_the_system_refuses_is_one_line(command: str, tmp_path: Path) -> None:
+    """Two binary layers whose constants take 132 MB, and a process that may have 100 MB more than it has."""
+    net = Net("integer", (1, 255, 255))
+    for _ in range(2):
+        net.last = 0
+        net.window("conv", 1, 255, "hw", padded=1)
+    path = tmp_path / "large.bnn"
+    path.write_bytes(net.done()[0])
+    images = [PHOTO] if command == "run" else []
+    code = f"""
+import sys
+from ovsw import {command}
+from support.hostile import limit_memory
+limit_memory(100)
+sys.exit({command}.main({[str(path), *images]}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "tests", capture_output=True, text=True, check=False)
+    about = str(path) if command == "run" else "the model"
+    assert done.stderr == f"ovsw-{command}: error: {about}: there is not enough memory to load it\n"
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def test_info(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,8 +166,8 @@ def test_info_refuses(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[
     (tmp_path / "damaged.bnn").write_bytes(damaged)
     for path, words in (
         (str(tmp_path / "damaged.bnn"), "checksum"),
-        (str(tmp_path / "none.bnn"), "No such file"),
-        (str(tmp_path), "directory"),
+        (str(tmp_path / "none.bnn"), "no such file"),
+        (str(tmp_path), "folder"),
         (PHOTO, "magic"),
     ):
         assert info.main([path]) == 2

@@ -103,7 +103,7 @@ NAMES_THE_THING = re.compile(
     r"\bvalue \d+\b|\btensor \d+: |\bop (\d+ )?'|\bop \d+: name|header field (output|mean|std|file_size)|"
     r"further output is|output is named twice|metadata|"
     r"(value|tensor|op)_count is|(strings|metadata)_size \d+|header_size is|numerics \d+ is unknown|magic number|"
-    r"format version|truncated|checksum|tables end at byte|tensor data ends at byte|its maps"
+    r"format version|truncated|checksum|tables end at byte|tensor data ends at byte|bytes of memory"
 )
 
 
