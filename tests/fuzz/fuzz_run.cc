@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include "csrc/base/buffer.h"
@@ -146,13 +147,19 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const KernelTable* const* tables = kernel_tables(&count);
   for (int t = count - 1; t >= 0; --t) {  // the portable one first
     if (!tables[t]->supported()) continue;
-    auto plan = make_plan(graph, *tables[t]);
+    const auto plan_of = [&] { return make_plan(graph, *tables[t], 2, default_memory_limit(size)); };
+    std::unique_ptr<const Plan> plan;
+    try {
+      plan = plan_of();
+    } catch (const InvalidError&) {
+      return 0;  // over the limit of memory
+    }
     const Picture picture(*plan, Choices(seed));
     const std::int64_t split = expected.empty() ? 0 : 1 + choices.next() % 40;
     const auto values = run_isolated(*plan, picture, in_place, split, expected.empty() ? 0xA5 : 0x3C);
     if (expected.empty()) {
       expected = values;
-      compare_engine(make_plan(graph, *tables[t]), 1, picture, expected);
+      compare_engine(plan_of(), 1, picture, expected);
     }
     for (std::size_t v = 0; v < values.size(); ++v) {
       if (equal(plan->values[v], values[v], expected[v])) continue;
