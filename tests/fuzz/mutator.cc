@@ -73,6 +73,7 @@ class Mutation {
     } else {
       w.shape[0] = size();
     }
+    w.reshape(w.dtype, w.shape);
   }
   Tensor* tensor() {
     std::vector<Tensor*> all{&d_.mean, &d_.std};
