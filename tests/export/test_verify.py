@@ -75,7 +75,7 @@ def test_one_value_that_is_not_finite(value: float) -> None:
 
 def test_images_are_drawn_until_enough_agree() -> None:
     """Every third is off; the largest difference is that of those that agree."""
-    found, seen = verified(np.ones(3), lambda n: 0.5 if n % 3 == 0 else 1e-5 * (n % 3), 6)
+    found, seen = verified(np.ones(3), lambda n: 0.5 if n % 3 == 0 else 1e-5 * (3 - n % 3), 6)
     assert (found.images, found.ties) == (6, 3)
     assert found.max_error == pytest.approx(2e-5)
     assert len(seen) == 9
@@ -111,7 +111,12 @@ def test_every_output_counts() -> None:
 
 
 def checked(
-    images: np.ndarray, difference: np.ndarray, count: int, engine_off: dict[tuple[int, int], float] | None = None
+    images: np.ndarray,
+    difference: np.ndarray,
+    count: int,
+    engine_off: dict[tuple[int, int], float] | None = None,
+    seen: list[np.ndarray] | None = None,
+    synthetic: bool = False,
 ) -> verify.IntegerVerification:
     """Of the network of `small` on normalised images, and an original that differs from it by so much."""
     model = small()
@@ -123,12 +128,14 @@ def checked(
 
     def outputs(pixels: np.ndarray) -> np.ndarray:
         assert pixels.dtype == np.uint8
+        if seen is not None:
+            seen.append(pixels)
         found = engine.run(pixels)
         for at, off in (engine_off or {}).items():
             found[at] += off
         return found
 
-    given = calibration.Calibration(images, "some images")
+    given = calibration.Calibration(images, "some images", synthetic)
     candidate: Any = SimpleNamespace(model=model, outputs=outputs, calibration=given, measured=[])
     source: Any = SimpleNamespace(reference=reference)
     return verify.verify_integer(source, SPEC, candidate, count)
@@ -153,6 +160,19 @@ def test_differences_of_an_integer_file(images: np.ndarray) -> None:
     assert found.max_difference == 1e4
     assert found.mean_difference == pytest.approx((3 + 1 + 1e4) / 16)
     assert found.saturated == 0.0
+
+
+def test_images_of_an_integer_proof(images: np.ndarray) -> None:
+    """The first of those that are given, as pixels; noise like normalised images in the place of synthetic ones."""
+    seen: list[np.ndarray] = []
+    for synthetic in (False, True):
+        checked(images, np.zeros((4, 4)), 4, seen=seen, synthetic=synthetic)
+    given, noise = seen
+    expected = (images[:4].astype(np.float64) * np.array([0.25, 0.2])[:, None, None] + [[[0.5]], [[0.4]]]) * 255
+    np.testing.assert_array_equal(given, np.rint(expected).transpose(0, 2, 3, 1))
+    assert noise.shape == (4, 6, 6, 2)
+    values = (noise / 255 - np.array([0.5, 0.4])) / np.array([0.25, 0.2])
+    assert (values.mean(), values.std()) == (pytest.approx(0.0, abs=0.25), pytest.approx(1.0, abs=0.25))
 
 
 def test_an_engine_that_differs_in_one_number(images: np.ndarray) -> None:
@@ -202,9 +222,9 @@ def test_saturated() -> None:
 
 
 def numbered(count: int) -> MemorySet:
-    """Images that are told apart by their first pixel, labels in ascending order, three classes."""
+    """Images that are told apart by their second pixel, labels in ascending order, three classes."""
     pixels = torch.zeros(count, 2, 6, 6, dtype=torch.uint8)
-    pixels[:, 1, 0, 0] = torch.arange(count)
+    pixels[:, 1, 0, 1] = torch.arange(count)
     return MemorySet(pixels, torch.arange(count) * 3 // count, ["a", "b", "c"])
 
 
@@ -219,13 +239,13 @@ def test_accuracies_and_agreement() -> None:
 
     def reference(x: np.ndarray) -> tuple[np.ndarray, str]:
         assert (x.dtype, x.shape[1:]) == (np.float32, (2, 6, 6))
-        numbers = np.rint((x[:, 1, 0, 0] * 0.2 + 0.4) * 255).astype(int)
+        numbers = np.rint((x[:, 1, 0, 1] * 0.2 + 0.4) * 255).astype(int)
         return answer(numbers, numbers % 3 == 0, 1), "another output"
 
     def run(pixels: np.ndarray) -> np.ndarray:
         assert (pixels.dtype, pixels.shape[1:]) == (np.uint8, (6, 6, 2))
         sizes.append(len(pixels))
-        numbers = pixels[:, 0, 0, 1].astype(int)
+        numbers = pixels[:, 0, 1, 1].astype(int)
         return answer(numbers, (numbers % 5 == 0) | (numbers % 4 == 0), 2)
 
     def shares(numbers: list[int]) -> tuple[float, ...]:
@@ -278,7 +298,7 @@ def test_calibration_images(images: np.ndarray) -> None:
     with pytest.raises(ExportError, match="hold values that are not finite"):
         calibration.calibration(broken, None, SPEC)
     labelled = calibration.calibration(None, numbered(80), SPEC)
-    chosen = np.rint((labelled.images[:, 1, 0, 0] * 0.2 + 0.4) * 255).astype(int).tolist()
+    chosen = np.rint((labelled.images[:, 1, 0, 1] * 0.2 + 0.4) * 255).astype(int).tolist()
     assert chosen == [i * 80 // 32 for i in range(32)]
     assert (labelled.origin, labelled.synthetic) == ("32 of the labelled images", False)
 

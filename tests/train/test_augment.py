@@ -62,6 +62,9 @@ def test_crop_boxes() -> None:
         areas.append(h * w / 4800)
     assert min(areas) < 0.12
     assert max(areas) > 0.9
+    boxes = [crop_box(8, 8, (0.3, 0.6), rng) for _ in range(500)]
+    assert {min(top for top, *_ in boxes), min(left for _, left, *_ in boxes)} == {0}
+    assert {max(top + h for top, _, h, _ in boxes), max(left + w for _, left, _, w in boxes)} == {8}
 
 
 def test_crops_have_the_area_and_the_aspect_that_were_asked_for() -> None:
