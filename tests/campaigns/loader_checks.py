@@ -153,15 +153,18 @@ def main() -> int:
         for i, m in enumerate(found):
             print(i, f"{m.path}:{m.line}:", " ".join(m.shown.split()))
         return 0
+    results, unnoticed = [], 0
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(args.jobs) as pool:
         bench = Bench(Path(name), build(Path(name)))
-        results = list(pool.map(lambda i: (i, bench.noticed(found[i])), sorted(chosen)))
-    unnoticed = [i for i, how in results if not how]
-    for i in unnoticed:
-        print(f"unnoticed {i}: {found[i].path}:{found[i].line}: {' '.join(found[i].shown.split())}")
-    counts = {how or "unnoticed": [h for _, h in results].count(how) for how in {h for _, h in results}}
+        for i, how in zip(sorted(chosen), pool.map(lambda i: bench.noticed(found[i]), sorted(chosen))):
+            results.append(how)
+            if not how:
+                unnoticed += 1
+                words = " ".join(found[i].shown.split())
+                print(f"unnoticed {i}: {found[i].path}:{found[i].line}: {words}", flush=True)
+    counts = {how or "unnoticed": results.count(how) for how in set(results)}
     print(f"{len(results)} mutants: {counts}")
-    return bool(unnoticed)
+    return int(unnoticed > 0)
 
 
 if __name__ == "__main__":
