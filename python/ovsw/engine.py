@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from ovsw import _core
-from ovsw.format import parse_metadata
+from ovsw.format import parse_metadata, warn_if_newer
 from ovsw.image import ImageSource, load_pixels
 from ovsw.networks import InputSpec
 from ovsw.text import dims, table
@@ -47,6 +48,7 @@ class Engine:
             raise ValueError(f"{name}: {e}") from None
         core = self._core
         self.metadata: dict[str, Any] = parse_metadata(core.metadata.encode())
+        warn_if_newer(name, struct.unpack_from("<2H", data, 8), self.metadata)
         self.input = InputSpec(*core.input_shape, tuple(core.mean), tuple(core.std), core.resize, tuple(core.labels))
         self.output_shapes = [(c, h, w) for c, h, w in core.output_shapes]
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 LAUGHS = b")" + b"2\x86" * 60
 DEEP = b")" + b"\x85" * 1_000_000
 KEYS = {"laughs": LAUGHS, "deep": DEEP}
-LISTS = b"]" + b"".join(b"q" + bytes([i]) + b"0](h" + bytes([i]) + b"h" + bytes([i]) + b"e" for i in range(60))
+LISTS = b"(]q\0" + b"".join(b"](h%ch%ceq%c" % (i, i, i + 1) for i in range(60)) + b"t"
 PLACE = b"Nr" + struct.pack("<I", 3 * 10**8) + b"0"  # 300 million places of a memo, 2.4 GB
 
 READ = """
@@ -147,8 +147,8 @@ def test_more_numbers_than_the_file_holds(way: str, tmp_path: Path) -> None:
 
 def test_archives_that_unpack_to_gigabytes(tmp_path: Path) -> None:
     path = tmp_path / "run.xz"
-    path.write_bytes(lzma.compress(bytes(1 << 26)))
-    assert path.stat().st_size < 20_000
+    path.write_bytes(lzma.compress(bytes(1 << 28), preset=0))
+    assert path.stat().st_size < 100_000
     with pytest.raises(ValueError, match=r"run.xz: not an archive of a run, or damaged"):
         archive.unpack(path, tmp_path / "run")
     code = """
@@ -159,7 +159,7 @@ used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     archive.unpack(Path(sys.argv[1]), Path(sys.argv[2]))
 except ValueError:
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 30_000)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used < 100_000)
 """
     assert pickles.in_child(code, path, tmp_path / "run") == "True"
 
