@@ -37,12 +37,12 @@ def check(stream: IO[bytes], size: int) -> None:
     try:
         for op, arg, _ in pickletools.genops(stream):
             if "PUT" in op.name or op.name == "MEMOIZE":
-                index = len(memo) if op.name == "MEMOIZE" else int(arg)
+                index = len(memo) if op.name == "MEMOIZE" else int(arg or 0)
                 if not 0 <= index <= size + MIN_MEMO:
                     raise ValueError(f"place {index} of a memo")
                 memo[index] = stack[-1]
             elif "GET" in op.name:
-                stack.append(memo[int(arg)])
+                stack.append(memo[int(arg or 0)])
             elif op.name == "DUP":
                 stack.append(stack[-1])
             elif op.name == "MARK":

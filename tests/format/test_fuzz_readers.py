@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from campaigns.fuzz_readers import READERS, fuzz
 
-COUNTS = {"bnn": 1500, "checkpoint": 150, "cifar": 400, "idx": 300, "mosaic": 25, "onnx": 120}
+COUNTS = {"bnn": 800, "checkpoint": 100, "cifar": 200, "idx": 200, "mosaic": 8, "onnx": 80}
 
 
 @pytest.mark.parametrize("reader", READERS)
