@@ -12,7 +12,7 @@ namespace ovsw {
 namespace {
 
 constexpr unsigned char kMagic[8] = {0x89, 'B', 'N', 'N', '\r', '\n', 0x1A, '\n'};
-constexpr std::uint16_t kMajor = 1;
+constexpr std::uint16_t kMajor = 1, kMinor = 2;  // the newest that is known
 constexpr std::size_t kHeaderBytes = 64, kValueBytes = 16, kTensorBytes = 40, kOpBytes = 80;
 constexpr std::uint32_t kMaxCount = 16384, kMaxDim = 1u << 20, kMaxOutputs = 1024;
 constexpr std::uint32_t kMaxStrings = 1u << 22, kMaxMetadata = 1u << 24, kMaxName = 255;
@@ -172,7 +172,21 @@ OpRecord parse_op(std::size_t i, const std::byte* at, const std::string& strings
   return op;
 }
 
+bool has_checksum(std::uint32_t crc, const std::byte* data, std::size_t size) {
+  return crc == crc32(crc32(0, data, 12), data + 16, size - 16);
+}
+
 }  // namespace
+
+std::string newer_version(const std::byte* data, std::size_t size) {
+  if (size < kHeaderBytes) return "";
+  Fields f(data + sizeof kMagic);
+  const auto major = f.take<std::uint16_t>();
+  const auto minor = f.take<std::uint16_t>();
+  if (major != kMajor || minor <= kMinor || !has_checksum(f.take<std::uint32_t>(), data, size)) return "";
+  return text("; the file is of format version ", major, ".", minor, ", this reader knows ", kMajor, ".", kMinor,
+              ": install a newer ovsw");
+}
 
 File parse_file(const std::byte* data, std::size_t size) {
   check(size >= sizeof kMagic && std::memcmp(data, kMagic, sizeof kMagic) == 0,
@@ -184,11 +198,11 @@ File parse_file(const std::byte* data, std::size_t size) {
   file.minor = f.take<std::uint16_t>();
   const auto crc = f.take<std::uint32_t>();
   const auto file_size = f.take<std::uint64_t>();
-  check(file.major == kMajor, "format version ", file.major, ".", file.minor, ", this reader knows major version ",
-        kMajor);
+  check(file.major == kMajor, "format version ", file.major, ".", file.minor, ", this reader knows ", kMajor, ".x",
+        file.major > kMajor ? ": install a newer ovsw" : "");
   check(file_size == size, size < file_size ? "truncated: " : "too long: ", size,
         " bytes, header field file_size says ", file_size);
-  check(crc == crc32(crc32(0, data, 12), data + 16, size - 16), "checksum mismatch: the file is damaged");
+  check(has_checksum(crc, data, size), "checksum mismatch: the file is damaged");
 
   const auto header_size = f.take<std::uint32_t>();
   const auto value_count = f.take<std::uint32_t>();

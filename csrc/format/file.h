@@ -54,4 +54,7 @@ struct File {
 // Parses and checks. `data` must be aligned to 8 bytes and outlive the views. Throws InvalidError.
 File parse_file(const std::byte* data, std::size_t size);
 
+// What to add to a refusal if the file is whole but of a newer minor version, which may be why; else nothing.
+std::string newer_version(const std::byte* data, std::size_t size);
+
 }  // namespace ovsw

@@ -77,7 +77,7 @@ Model load_aligned(const std::string& name, const std::byte* data, std::size_t s
     metadata = read_metadata(file.metadata, std::size_t(output.c), std::max(input.h, input.w));
     plan = make_plan(graph, table, options.threads, limit);
   } catch (const InvalidError& e) {
-    throw ModelError(name + e.what());
+    throw ModelError(name + e.what() + newer_version(data, size));
   }
   return {std::make_unique<Engine>(std::move(plan), options.threads), std::move(metadata)};
 }

@@ -34,6 +34,15 @@ _IMAGES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLO
 
 def source(path: Path) -> Source:
     """Reads an ONNX file with one image input. A symbolic batch is fine, a symbolic height or width is not."""
+    try:
+        return _source(path)
+    except ExportError:
+        raise
+    except _FAULTS as e:  # such as names that are no text
+        raise ExportError(f"{path}: is not an ONNX file, or damaged: {_line(e)}") from None
+
+
+def _source(path: Path) -> Source:
     model = load(path)
     about, spec = metadata(model), input_spec(path, model)
     with torch.no_grad():

@@ -116,8 +116,9 @@ def check(model: bnn.Model) -> None:
     for output in model.outputs:
         if model.values[output].kind != "f32":
             raise bnn.FormatError(f"header field output: value {output} is not of kind f32")
-        if output not in checker.most:
-            raise bnn.FormatError(f"header field output: value {output} is not written")
+    for value in range(len(model.values)):
+        if value not in checker.most:
+            raise bnn.FormatError(f"value {value} is never written")
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from ovsw import _core
-from ovsw.format import parse_metadata
+from ovsw.format import parse_metadata, warn_if_newer
 from ovsw.image import ImageSource, load_pixels
 from ovsw.networks import InputSpec
 from ovsw.text import dims, table, visible
@@ -57,6 +58,7 @@ class Engine:
             raise ValueError(f"{name}: {e}") from None
         core = self._core
         self.metadata: dict[str, Any] = parse_metadata(core.metadata.encode())
+        warn_if_newer(name, struct.unpack_from("<2H", data, 8), self.metadata)
         self.input = InputSpec(*core.input_shape, tuple(core.mean), tuple(core.std), core.resize, tuple(core.labels))
         self.output_shapes = [(c, h, w) for c, h, w in core.output_shapes]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+import warnings
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ MAX_STRINGS = 1 << 22
 MAX_METADATA = 1 << 24
 MAX_NAME = 255
 MAX_DIM = 1 << 20
+KEYS = frozenset({"producer", "arch", "num_classes", "preprocess", "labels", "source", "output"})  # of the metadata
 MAX_DEPTH = 100  # of objects and lists in the metadata
 MAX_RESIZE = 16  # times the larger side of the input
 
@@ -294,13 +296,35 @@ def write(model: Model, path: PathLike) -> int:
 def read(path: PathLike) -> Model:
     """Reads and checks a file. Raises FormatError (a ValueError) or OSError."""
     try:
-        return from_bytes(Path(path).read_bytes())
+        model = from_bytes(Path(path).read_bytes())
     except FormatError as e:
         raise FormatError(f"{path}: {e}") from None
+    warn_if_newer(path, model.version, model.metadata)
+    return model
 
 
 def from_bytes(data: bytes) -> Model:
     """Parses and checks a file's bytes; tensors are read-only views into `data`."""
+    try:
+        return _from_bytes(data)
+    except FormatError as e:
+        major, minor, crc = struct.unpack_from("<2HI", data, len(MAGIC)) if len(data) >= HEADER.size else (0, 0, 0)
+        if major != MAJOR or minor <= MINOR or crc != checksum(data):
+            raise
+        known = f"this reader knows {MAJOR}.{MINOR}: install a newer ovsw"
+        raise FormatError(f"{e}; the file is of format version {major}.{minor}, {known}") from None
+
+
+def warn_if_newer(name: object, version: tuple[int, int], metadata: dict[str, Any]) -> None:
+    """Says that a file which could be read is of a newer minor version, and what in it is passed over."""
+    if version > (MAJOR, MINOR):
+        unknown = ", ".join(repr(key) for key in metadata if key not in KEYS)
+        skipped = f"; what it says under {unknown} is not known and passed over" if unknown else ""
+        words = f"is of format version {version[0]}.{version[1]}, newer than {MAJOR}.{MINOR}"
+        warnings.warn(f"{name}: {words}, but has nothing that has to be known{skipped}", stacklevel=3)
+
+
+def _from_bytes(data: bytes) -> Model:
     if len(data) < len(MAGIC) or data[: len(MAGIC)] != MAGIC:
         raise FormatError("not a .bnn file (magic number missing)")
     if len(data) < HEADER.size:
@@ -308,7 +332,8 @@ def from_bytes(data: bytes) -> Model:
     (_, major, minor, crc, file_size, header_size, n_values, n_tensors, n_ops) = HEADER.unpack_from(data)[:9]
     (strings_size, metadata_size, output, mean, std, numerics) = HEADER.unpack_from(data)[9:]
     if major != MAJOR:
-        raise FormatError(f"format version {major}.{minor}, this reader knows major version {MAJOR}")
+        advice = ": install a newer ovsw" if major > MAJOR else ""
+        raise FormatError(f"format version {major}.{minor}, this reader knows {MAJOR}.x{advice}")
     if file_size != len(data):
         state = "truncated" if len(data) < file_size else "too long"
         raise FormatError(f"{state}: {len(data)} bytes, header field file_size says {file_size}")

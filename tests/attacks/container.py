@@ -42,12 +42,13 @@ JSON = (
     "surrogate pair; it is at most 100 objects and lists deep."
 )
 RESIZE = "If given, it MUST be a whole number from the larger side of the input to 65536."
-LABELS = "`labels` MUST be empty or have one string, without U+0000, for each element of the first output."
+LABELS = "`labels` MUST be empty or have one string, without U+0000, for each channel of the first output."
 NAMED = (
     "A reader that uses the labels MUST refuse a name that it does not know and a list whose length is not that of the "
     "first output."
 )
-MAJOR = "A reader MUST refuse a file of another major version"
+MAJOR = "A reader MUST refuse a file of another major version, and say which versions it reads."
+NEWER = "Where it refuses a file of a newer minor version, it MUST say so."
 UNKNOWN = (
     "It MUST refuse a value kind, op kind, dtype, activation or numerics that it does not know, and reserved bytes "
     "that are not zero."
@@ -79,6 +80,11 @@ def field(name: str, rule: str, kind: str, index: int, what: str, number: Any) -
 def metadata(name: str, rule: str, text: bytes) -> Attack:
     shown = text if len(text) < 60 else text[:50] + b"..."
     return Attack(f"metadata-{name}", rule, f"metadata = {shown!r}", lambda: with_metadata(text))
+
+
+def newer(*change: Any) -> Callable[[], bytes]:
+    """In a file of version 1.3."""
+    return fields(("header", 0, "minor", 3), change)
 
 
 def cut(size: int) -> bytes:
@@ -209,6 +215,8 @@ ATTACKS = [
     field("float-shift", R14, "op", 1, "shift", 1),
     field("op-kind-0", R14, "op", 1, "kind", 0),
     field("op-kind-15", UNKNOWN, "op", 1, "kind", 15),
+    Attack("newer-op-kind", NEWER, "minor = 3, op 1: kind = 15", newer("op", 1, "kind", 15)),
+    Attack("newer-flags", NEWER, "minor = 3, op 1: flags = 4", newer("op", 1, "flags", 4)),
     field("activation-6", R14, "op", 1, "activation", 6),
     *(field(f"op-{what}-6", R14B, "op", 1, what, 6) for what in ("input", "residual", "out", "bits")),
     *(field(f"op-{what}-10", R14B, "op", 1, what, 10) for what in ("weight", "scale", "offset", "slope")),

@@ -263,6 +263,18 @@ def narrow_scale() -> bnn.Model:
     return m
 
 
+def unwritten() -> bnn.Model:
+    m = ended(stem(), 1)
+    m.add_value("i16", *MAP)
+    return m
+
+
+def short_std() -> bnn.Model:
+    m = ended(stem(), 1)
+    m.tensors[1] = bnn.Tensor("f32", (1,), np.ones(1, "<f4"))
+    return m
+
+
 TWO = (1000, -1000)  # scale and window scale
 BINARY, PADDED_BINARY = INT32 - 18 * 1000, INT32 - 1 - 18 * 2000 * 3  # the largest offsets beside 18 taps of these
 ZERO_POINT = 1 + 65280 // 256  # of a mean of 1 and a weight of 1
@@ -270,6 +282,8 @@ TABLE_OF = {"slope": (np.zeros(257, int), "i16")}
 ATTACKS = [
     attack("mean", MEAN, "mean = 256.5", ended(stem(mean=256.5), 1)),
     attack("input-f32", R21, "value 0: kind = f32", retyped(ended(stem(), 1), 0, "f32")),
+    attack("never-written", R21, "a value more", unwritten()),
+    attack("std-length", R21, "std has 1 element", short_std()),
     attack("pool-of-pixels", PIXELS, "a maxpool reads the pixels", changed(one("maxpool"), input=0)),
     attack("eltwise-of-bits", INPUT, "an eltwise reads bits", changed(one("eltwise"), input=2)),
     attack("out-i32", KINDS, "a maxpool writes an i32", retyped(one("maxpool"), 3, "i32")),

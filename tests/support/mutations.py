@@ -115,8 +115,8 @@ def zipped(rng: random.Random, data: bytes) -> bytes:
         return noise(rng, data)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    names = [name for name in members if name.endswith(".pkl")] if rng.random() < 0.7 else list(members)
-    chosen = rng.choice(names)
+    pickles = [name for name in members if name.endswith(".pkl")]
+    chosen = rng.choice(pickles if pickles and rng.random() < 0.7 else list(members))
     if chosen.endswith(".pkl"):
         members[chosen] = pickled(rng, members[chosen])
     elif rng.random() < 0.3:

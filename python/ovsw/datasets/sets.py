@@ -13,6 +13,8 @@ import json
 import math
 import pickle
 import struct
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +25,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ovsw import pickles
 from ovsw.image import load_image, load_pixels
 
 KINDS = ("cifar10", "cifar100", "fashion-mnist", "folder", "synthetic")
+_MOST_ITEMS = 100_000  # of an IDX file; Fashion-MNIST has 60000
+_LARGEST_LABELS = 1 << 24  # bytes in labels.npz
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm"}
 
 
@@ -194,8 +199,10 @@ class _CifarUnpickler(pickle.Unpickler):
 def _unpickle(path: Path) -> dict[Any, Any]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
+    data = path.read_bytes()
     try:
-        content = _CifarUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
+        pickles.check(io.BytesIO(data), len(data))
+        content = _CifarUnpickler(io.BytesIO(data), encoding="bytes").load()
     except Exception as e:  # a damaged pickle can raise almost anything
         raise DataError(f"{path}: not a CIFAR file ({e})") from None
     if not isinstance(content, dict):
@@ -248,46 +255,74 @@ def _mosaics(base: Path, split: str) -> MemorySet:
     paths = sorted(base.glob(f"{split}_*.webp"))
     if not paths or not (base / "labels.npz").is_file():
         raise DataError(f"{base}: has a manifest but no {split}_*.webp or labels.npz")
-    parts = []
-    for path in paths:
-        try:
-            mosaic = np.asarray(load_image(path, 3))
-        except (OSError, ValueError) as e:
-            raise DataError(str(e)) from None
-        parts.append(mosaic.reshape(50, 32, 50, 32, 3).transpose(0, 2, 1, 3, 4).reshape(-1, 32, 32, 3))
-    pixels = np.concatenate(parts)
-    expected = json.loads((base / "manifest.json").read_text())[split]["sha256_pixels"]
+    pixels = np.concatenate([_mosaic(path) for path in paths])
+    try:
+        expected = json.loads((base / "manifest.json").read_bytes())[split]["sha256_pixels"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise DataError(f"{base / 'manifest.json'}: has no sha256_pixels of {split}") from None
     if hashlib.sha256(pixels.tobytes()).hexdigest() != expected:
         raise DataError(f"{base}: the {split} images differ from the manifest's checksum")
-    with np.load(base / "labels.npz") as f:
-        labels, names = f[split].astype(np.int64), [str(n) for n in f["names"]]
+    labels, names = _mosaic_labels(base / "labels.npz", split)
     if len(labels) != len(pixels):
         raise DataError(f"{base}: {len(pixels)} {split} images but {len(labels)} labels")
     return MemorySet(torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()), torch.from_numpy(labels), names)
 
 
+def _mosaic(path: Path) -> np.ndarray:
+    """The 2500 images of a mosaic."""
+    try:
+        with Image.open(path) as image:
+            if image.size != (1600, 1600):
+                raise DataError(f"{path}: is {image.width}x{image.height}, expected 1600x1600, 50 x 50 images")
+            mosaic = np.asarray(image.convert("RGB"))
+    except (OSError, SyntaxError, Image.DecompressionBombError) as e:
+        raise DataError(f"{path}: cannot be decoded ({e})") from None
+    return mosaic.reshape(50, 32, 50, 32, 3).transpose(0, 2, 1, 3, 4).reshape(-1, 32, 32, 3)
+
+
+def _mosaic_labels(path: Path, split: str) -> tuple[np.ndarray, list[str]]:
+    """The numbers of a split's classes, and the names of all classes."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > _LARGEST_LABELS:
+                raise ValueError(f"unpacks to more than {_LARGEST_LABELS} bytes")
+        with np.load(path) as f:
+            labels, names = f[split], [str(name) for name in f["names"]]
+        if labels.ndim != 1 or labels.dtype.kind not in "iu" or not ((labels >= 0) & (labels < len(names))).all():
+            raise ValueError(f"{split} is not a list of numbers from 0 to {len(names) - 1}")
+    except Exception as e:  # of zip, zlib, numpy's header and its types
+        raise DataError(f"{path}: holds no labels ({e})") from None
+    return labels.astype(np.int64), names
+
+
 def _idx(root: Path, split: str) -> MemorySet:
     """Fashion-MNIST's IDX files, plain or gzipped; padded from 28 to 32 pixels and repeated to three channels."""
     stem = "train" if split == "train" else "t10k"
-    images = _idx_array(root, f"{stem}-images-idx3-ubyte", 3)
-    labels = _idx_array(root, f"{stem}-labels-idx1-ubyte", 1)
+    names = ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
+    images = _idx_array(root, f"{stem}-images-idx3-ubyte", (28, 28))
+    labels = _idx_array(root, f"{stem}-labels-idx1-ubyte", ())
     if len(images) != len(labels):
         raise DataError(f"{root}: {len(images)} {split} images but {len(labels)} labels")
+    if labels.max() >= len(names):
+        raise DataError(f"{root}: a label is {labels.max()}, expected 0 to {len(names) - 1}")
     grey = torch.from_numpy(np.pad(images, ((0, 0), (2, 2), (2, 2))))
-    names = ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
     return MemorySet(grey[:, None].expand(-1, 3, -1, -1).contiguous(), torch.from_numpy(labels.astype(np.int64)), names)
 
 
-def _idx_array(root: Path, name: str, rank: int) -> np.ndarray:
+def _idx_array(root: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The items of an IDX file, each of this shape. No more is unpacked than its header says, and that is bounded."""
     for path in (root / name, root / f"{name}.gz"):
         if path.is_file():
             try:
-                raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-                magic, *dims = struct.unpack(f">{1 + rank}I", raw[: 4 * (1 + rank)])
-                if magic != 0x0800 + rank:
-                    raise ValueError(f"magic number {magic:#x}")
-                return np.frombuffer(raw, np.uint8, int(np.prod(dims)), 4 * (1 + rank)).reshape(dims)
-            except (OSError, EOFError, ValueError, struct.error) as e:
+                with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                    magic, count, *dims = struct.unpack(f">{2 + len(shape)}I", file.read(4 * (2 + len(shape))))
+                    if magic != 0x0801 + len(shape):
+                        raise ValueError(f"magic number {magic:#x}")
+                    if tuple(dims) != shape or not 1 <= count <= _MOST_ITEMS:
+                        raise ValueError(f"{count} items of {dims}, expected 1 to {_MOST_ITEMS} of {list(shape)}")
+                    data = file.read(count * math.prod(shape))
+                return np.frombuffer(data, np.uint8).reshape(count, *shape)
+            except (OSError, EOFError, ValueError, struct.error, zlib.error) as e:
                 raise DataError(f"{path}: not an IDX file ({e})") from None
     raise DataError(f"{root}: holds no {name}[.gz]")
 

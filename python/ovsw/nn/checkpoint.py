@@ -7,18 +7,24 @@ reach beyond their memory), so each becomes an `Inert`.
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
+from ovsw import pickles
+
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 _PREFIXES = ("module.", "_orig_mod.")  # DataParallel, torch.compile
+_MOST_VIEWS = 8  # numbers of a state dict for each byte of its storages
 _TRAINING_ONLY = (".weight_prev", ".tracker")
 _RUN = {"recipe": dict, "seed": int, "scaler": dict, "rng": list, "metrics": list, "state": dict, "flip_history": dict}
 
@@ -58,9 +64,10 @@ def read(path: Path) -> Any:
     if not path.is_file():
         raise CheckpointError(f"{path}: not a file")
     try:
-        with torch.serialization.safe_globals(_STUBS), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file:
+            return load(file, _STUBS)
+    except OSError as e:
+        raise CheckpointError(f"{path}: cannot be read: {e.strerror or e}") from None
     except Exception as e:  # a damaged file can raise almost anything
         unsafe = re.search(r"GLOBAL (\S+)|unrecognized function (\S+)|unsafe class (\S+)", str(e))
         if isinstance(e, pickle.UnpicklingError) and unsafe:
@@ -70,6 +77,37 @@ def read(path: Path) -> Any:
             ) from None
         kind = "a TorchScript archive, not a checkpoint" if "TorchScript" in str(e) else "not a PyTorch checkpoint"
         raise CheckpointError(f"{path}: {kind}, or damaged") from None
+
+
+def load(file: IO[bytes], stubs: Sequence[Any] = ()) -> Any:
+    """`torch.load` of tensors and plain values, after a look at what it would take. Raises almost anything."""
+    _check_pickles(file)
+    file.seek(0)
+    with torch.serialization.safe_globals(list(stubs)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def _check_pickles(file: IO[bytes]) -> None:
+    """The pickles of a file of `torch.save`, which are members of a zip archive or lie at the start of an older file.
+
+    torch.save packs nothing: a file that does could hold a thousand times its size.
+    """
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    if file.read(4) != b"PK\x03\x04":
+        file.seek(0)
+        for _ in range(4):  # magic number, protocol, system, content
+            pickles.check(file, size)
+        return
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > size:
+            raise ValueError("packed")
+        for member in members:
+            if member.filename.endswith(".pkl"):
+                with archive.open(member) as part:
+                    pickles.check(part, size)
 
 
 def state_dict(path: Path, checkpoint: Any) -> dict[str, Tensor]:
@@ -89,10 +127,29 @@ def state_dict(path: Path, checkpoint: Any) -> dict[str, Tensor]:
     odd = [k for k, v in state.items() if v.is_complex() or v.is_quantized or v.is_meta or v.layout != torch.strided]
     if odd:
         raise CheckpointError(f"{path}: holds complex, quantized, sparse or empty tensors: {', '.join(odd)}")
+    _check_sizes(path, state)
     for prefix in _PREFIXES * 2:
         if all(k.startswith(prefix) for k in state):
             state = {k[len(prefix) :]: v for k, v in state.items()}
     return {k: v.float() if v.is_floating_point() else v for k, v in state.items() if not k.endswith(_TRAINING_ONLY)}
+
+
+def _check_sizes(path: Path, state: dict[str, Tensor]) -> None:
+    """Views of one storage, and strides of 0, can make more numbers of a file than it holds."""
+    storages = {v.untyped_storage().data_ptr(): v.untyped_storage().nbytes() for v in state.values()}
+    held, numbers = sum(storages.values()), sum(v.numel() for v in state.values())
+    if numbers > _MOST_VIEWS * held:
+        raise CheckpointError(f"{path}: its tensors have {numbers} numbers, but it holds {held} bytes")
+
+
+@contextmanager
+def damaged(path: Path) -> Iterator[None]:
+    """Around the use of what `read_run` has read: a value of the wrong kind in it is an error that names the file."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as e:
+        words = f"{type(e).__name__}: {e}".splitlines()[0]
+        raise CheckpointError(f"{path}: was not written by ovsw-train, or is damaged ({words})") from None
 
 
 def read_run(path: Path) -> dict[str, Any]:

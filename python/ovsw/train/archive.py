@@ -27,10 +27,11 @@ from torch import Tensor
 
 from ovsw.cli import command
 from ovsw.files import new_folder, replace_file
-from ovsw.nn.checkpoint import read_run
+from ovsw.nn.checkpoint import damaged, load, read_run
 from ovsw.train.recipe import changes
 
 VERSION = 1
+_LARGEST_RATIO = 100  # of an archive to its file
 _KEYS = ("version", "files", "best_is_last", "metrics")
 _KIND, _PREVIOUS = "ovsw.archive", ".weight_prev"
 
@@ -76,7 +77,8 @@ def resume(run: Path) -> str:
     """The command that goes on with a run."""
     about = read_run(run / "last.pth")["ovsw"]
     recipe = about["recipe"]
-    settings = [part for change in changes(recipe) for part in ("--set", change)]
+    with damaged(run / "last.pth"):
+        settings = [part for change in changes(recipe) for part in ("--set", change)]
     return shlex.join(
         ["ovsw-train", recipe["name"], *settings, "--seed", str(about["seed"]), "-o", str(run), "--resume"]
     )
@@ -91,12 +93,22 @@ def _checkpoints(content: dict[str, Any]) -> dict[str, Any]:
 def _content(file: Path, data: bytes) -> dict[str, Any]:
     """What an archive holds. Raises ValueError; `file` is for the message."""
     try:
-        found = torch.load(io.BytesIO(lzma.decompress(data)), weights_only=True)
+        found = load(io.BytesIO(_unpacked(data)))
         if found["version"] == VERSION:
             return {key: _mapped(found[key], _decode) for key in _KEYS}
     except Exception as e:  # a damaged file can raise almost anything
         raise ValueError(f"{file}: not an archive of a run, or damaged ({type(e).__name__})") from None
     raise ValueError(f"{file}: an archive of version {found['version']}, this is for version {VERSION}")
+
+
+def _unpacked(data: bytes) -> bytes:
+    """An xz stream's content; one that unpacks to much more than archives do is refused before it is all there."""
+    stream = lzma.LZMADecompressor()
+    most = _LARGEST_RATIO * len(data) + (1 << 20)
+    found = stream.decompress(data, most + 1)
+    if not stream.eof or len(found) > most:
+        raise ValueError(f"it unpacks to more than {most} bytes, or is cut short")
+    return found
 
 
 def _mapped(value: Any, change: Callable[[Any, str], Any], key: str = "") -> Any:

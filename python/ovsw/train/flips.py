@@ -16,7 +16,7 @@ import torch
 from ovsw.cli import command
 from ovsw.files import replace_file
 from ovsw.nn import binary_layers, create
-from ovsw.nn.checkpoint import read, read_run, state_dict
+from ovsw.nn.checkpoint import CheckpointError, damaged, read, read_run, state_dict
 from ovsw.text import table
 from ovsw.train.recipe import from_dict
 
@@ -43,9 +43,12 @@ class LayerFlips:
 def load_run(folder: Path) -> list[LayerFlips]:
     """The binary layers of a run of `ovsw-train`."""
     runs = [read_run(folder / name) for name in ("initial.pth", "last.pth")]
-    first, last = (_signed(run) for run in runs)
-    history = {name[: -len(".weight")]: ever for name, ever in runs[1]["ovsw"]["flip_history"].items()}
-    return [LayerFlips(name, first[name], last[name], ~ever.flatten().numpy()) for name, ever in history.items()]
+    if not runs[1]["ovsw"]["flip_history"]:
+        raise CheckpointError(f"{folder / 'last.pth'}: has no history of flips")
+    with damaged(folder / "last.pth"):
+        first, last = (_signed(run) for run in runs)
+        history = {name[: -len(".weight")]: ever for name, ever in runs[1]["ovsw"]["flip_history"].items()}
+        return [LayerFlips(name, first[name], last[name], ~ever.flatten().numpy()) for name, ever in history.items()]
 
 
 def _signed(run: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from ovsw.cli import command
 from ovsw.datasets import MemorySet
 from ovsw.files import replace_file
 from ovsw.networks import network
-from ovsw.nn.checkpoint import read_run
+from ovsw.nn.checkpoint import damaged, read_run
 from ovsw.train import augment
 from ovsw.train.flips import pyplot, save
 from ovsw.train.recipe import from_dict
@@ -96,11 +96,12 @@ def main(args: argparse.Namespace) -> int:
     if not output.parent.is_dir():
         raise ValueError(f"{output}: the folder {output.parent} does not exist")
     checkpoint = read_run(Path(args.checkpoint))
-    recipe = from_dict(checkpoint["ovsw"]["recipe"])
-    spec = network(recipe.network.name)
-    model = build_model(recipe)
-    known = model.state_dict()
-    model.load_state_dict({k: v for k, v in checkpoint["state_dict"].items() if k in known})
+    with damaged(Path(args.checkpoint)):
+        recipe = from_dict(checkpoint["ovsw"]["recipe"])
+        spec = network(recipe.network.name)
+        model = build_model(recipe)
+        known = model.state_dict()
+        model.load_state_dict({k: v for k, v in checkpoint["state_dict"].items() if k in known})
     split = open_data(recipe, Path(args.data) if args.data else None, "test")
     if not isinstance(split, MemorySet):
         raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; landscapes take CIFAR and the like")

@@ -32,7 +32,7 @@ from ovsw.files import replace_file
 from ovsw.labels import load_labels
 from ovsw.networks import NORMALISATIONS, InputSpec, network
 from ovsw.nn import BinaryConv2d, binary_layers, create, float_network
-from ovsw.nn.checkpoint import read, read_run, state_dict
+from ovsw.nn.checkpoint import damaged, read, read_run, state_dict
 from ovsw.train import augment
 from ovsw.train.deployed import Deployed, freeze
 from ovsw.train.distributed import World, join_world, sync_batch_norms
@@ -488,6 +488,11 @@ def resume(run: Run) -> None:
     if not path.is_file():
         return  # killed before the first epoch was over: the fresh run is the same
     checkpoint = read_run(path)
+    with damaged(path):
+        _take_up(run, path, checkpoint)
+
+
+def _take_up(run: Run, path: Path, checkpoint: dict[str, Any]) -> None:
     saved, now, usual = checkpoint["ovsw"]["recipe"], as_dict(run.recipe), as_dict(Recipe())
     changed = [
         f"{section}.{key} {was!r} -> {value!r}"
