@@ -332,7 +332,7 @@ def _loss(run: Run, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
     return F.cross_entropy(logits, soft)
 
 
-class _Bar(tqdm):  # type: ignore[type-arg]
+class _Bar(tqdm):  # type: ignore[misc]
     monitor_interval = 0  # no thread to watch it: where threads are short, that would be a warning more
 
 
