@@ -16,6 +16,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -
 .PHONY: help run test test-all test-arm64 count-arm64 numbers lint format bench wheel reproducible lock clean
 .PHONY: help run test test-all test-arm64 count-arm64 check-sanitizers soak lint format bench wheel clean
 .PHONY: help run test test-all test-arm64 count-arm64 lint format bench fuzz wheel clean
+.PHONY: help run test test-all test-arm64 count-arm64 faults lint format bench wheel clean
 
 help:
 	@echo "make run     set up and run the demo: a trained network on pictures, then large ones of random weights"
@@ -26,6 +27,7 @@ help:
 	@echo "make numbers      4,200 random graphs against torch, ONNX Runtime and the simulation"
 	@echo "make check-sanitizers  C++ and engine tests, built with ASan, UBSan and TSan"
 	@echo "make soak    100,000 inferences on many threads, engines and processes: all equal, nothing left"
+	@echo "make faults  killed, out of disk, memory, files or threads: nothing lost, nothing half written"
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make format  reformat the code"
 	@echo "make fuzz    hostile files for FUZZ_SECONDS each (300), by libFuzzer and in Python (clang 16; root on Debian 12)"
@@ -60,6 +62,8 @@ check-sanitizers: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	@cd tests && $(abspath $(BIN))/python -m campaigns.soak
+faults: $(VENV)/.dev
+	@cd tests && $(abspath $(BIN))/python -m campaigns.faults
 
 # mypy sees the package as it is installed: export/ and bench/ inside ovsw/.
 lint: $(VENV)/.dev

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import resource
 import select
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from ovsw import files
 
+HANG = 900  # seconds that nothing takes, however busy the machine is
 LIBC = ctypes.CDLL(None, use_errno=True)
 _NEWNS, _NEWUSER = 0x20000, 0x10000000
 _PRIVATE, _REMOUNT, _READ_ONLY, _DETACH = 0x4000 | 1 << 18, 0x20, 1, 2
@@ -47,6 +49,7 @@ class Child:
             out = os.open(log, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             os.dup2(out, 2)
             os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+            faulthandler.dump_traceback_later(HANG, exit=True, file=2)
             real = files._replace
 
             def told(target: Path, data: bytes, old: os.stat_result | None) -> None:
