@@ -75,6 +75,9 @@ def _problems(node: ir.Node, users: list[ir.Node], zero_weights: str) -> list[st
         bad = int((node.running_var < 0).sum())
         if bad:
             problems.append(f"{node.name}: running_var is negative in {bad} of {node.running_var.size} channels")
+        none = int((node.running_var + node.eps == 0).sum())
+        if none:
+            problems.append(f"{node.name}: running_var + eps is 0 in {none} of {node.running_var.size} channels")
     if isinstance(node, ir.Flatten):
         others = [u.name for u in users if not isinstance(u, ir.Linear)]
         if others or not users:

@@ -86,6 +86,21 @@ def test_counts_and_model() -> None:
     assert counts.milliseconds(a72) == pytest.approx((2 / 1.5 + 1) / 1.5)
 
 
+@pytest.mark.parametrize(
+    ("block", "milliseconds"),
+    [
+        ("ad400400:ldp ad400400:ldp 6e221c20:eor 14000002:b", (4 / 3 / 3.2, 4 / 2 / 2.4, 4 / 1 / 1.5)),  # loads
+        ("8b020020:add " * 8 + "6e221c20:eor", (9 / 8 / 3.2, 9 / 4 / 2.4, 9 / 3 / 1.5)),  # all instructions
+    ],
+)
+def test_the_model_is_what_takes_longest(block: str, milliseconds: tuple[float, ...]) -> None:
+    counts = count.parse(f"region 9000000\nblock 1000 1000000 {block}\nthreads 1\n")
+    assert [counts.milliseconds(core) for core in count.CORES] == pytest.approx(milliseconds)
+    about = count.row({}, "net", "cortex-a72", counts)
+    assert about["model ms"] == {"Pi 4 (A72)": round(milliseconds[2], 3)}
+    assert list(count.row({}, "net", "cortex-a76", counts)["model ms"]) == ["Apple M1", "Pi 5 (A76)"]
+
+
 GOOD = """
 0000000000000000 <void ovsw::tile<8, 0>(ovsw::Tile const&)>:
    0:\tstr\tq8, [sp, #-16]!

@@ -18,6 +18,7 @@ from ovsw.bench import cli
 from ovsw.bench.peers import REFERENCE, Peer, Runner
 from ovsw.bench.random_nets import random_resnet
 
+from support import HANGS
 from support.results import NET, PHOTO, cells, needs_onnx, schema
 
 
@@ -184,7 +185,7 @@ def tell(self, what, fraction):
 cli.Bar.__call__ = tell
 sys.exit(cli.main({args!r}))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
     assert done.returncode == 128 + signal.SIGINT, done.stderr
     assert "interrupted" in done.stdout
     assert json.loads(out.read_text())["rows"]

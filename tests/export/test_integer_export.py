@@ -13,6 +13,7 @@ from PIL import Image
 from ovsw import Engine, numerics
 from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
+from ovsw.datasets import MemorySet, open_split
 from ovsw.export import ExportError, ExportOptions, export
 from ovsw.export.cli import main
 from ovsw.export.passes.scales import TOP, NotIntegerError
@@ -170,8 +171,8 @@ def test_accuracy_on_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFi
     answers = oracle.logits(R20, state, oracle.prepare(R20, pixels)).argmax(1)
     for label in range(10):
         (images / f"class{label}").mkdir(parents=True)
-    for i, (image, answer) in enumerate(zip(pixels, answers)):
-        label = answer if i % 4 else (answer + 1) % 10  # three in four are right
+    labels = [answer if i % 4 else (answer + 1) % 10 for i, answer in enumerate(answers)]  # three in four are right
+    for i, (image, label) in enumerate(zip(pixels, labels)):
         Image.fromarray(image).save(images / f"class{label}" / f"{i:02}.png")
     base = (str(checkpoint), "-o", str(target), "--verify", "1", "--force", "--images", str(images))
     code, out, err = run(capsys, *base, "--json")
@@ -179,7 +180,9 @@ def test_accuracy_on_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFi
     found = json.loads(out)["accuracy"]
     assert found["images"] == 40
     assert found["pytorch"] == pytest.approx(0.75, abs=0.03)
-    assert 0 <= found["exported"] <= 1
+    given = Engine(target).run(pixels).argmax(1)
+    assert found["exported"] == (given == labels).mean()
+    assert found["agreement"] == pytest.approx((given == answers).mean(), abs=0.03)
     code, out, _ = run(capsys, *base, "--max-images", "7", "--numerics", "float")
     assert code == 0
     assert "top-1 on 7 labelled images: PyTorch " in out
@@ -202,7 +205,15 @@ def test_accuracy_on_cifar10(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     base = (str(checkpoint), "-o", str(target), "--verify", "1", "--max-images", "50")
     code, out, err = run(capsys, *base, "--images", str(folder), "--json")
     assert (code, err) == (0, "")
-    assert json.loads(out)["accuracy"]["images"] == 50
+    found = json.loads(out)["accuracy"]
+    split = open_split("cifar10", folder, "test")
+    assert isinstance(split, MemorySet)
+    pixels, labels = split.images[::200].permute(0, 2, 3, 1).numpy(), split.labels[::200].numpy()
+    given = Engine(target).run(pixels).argmax(1)
+    answers = oracle.logits(R20, state_of(R20, 32), oracle.prepare(R20, pixels)).argmax(1)
+    assert (found["images"], found["exported"]) == (50, (given == labels).mean())
+    assert found["pytorch"] == pytest.approx((answers == labels).mean(), abs=0.021)
+    assert found["agreement"] == pytest.approx((given == answers).mean(), abs=0.021)
 
 
 def test_images_of_another_size(tmp_path: Path) -> None:

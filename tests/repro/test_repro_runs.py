@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from ovsw.repro.cli import main
 from ovsw.repro.pool import How, Job, run_jobs
 from ovsw.repro.runs import locked, read_metrics
 
+from support import HANGS
 from support.training import tiny_cifar
 
 PLAN = """
@@ -191,11 +193,10 @@ def children(folder: Path) -> list[int]:
     return found
 
 
-def wait_for(what: str, seconds: float, condition: object) -> None:
-    assert callable(condition)
-    end = time.monotonic() + seconds
+def wait_for(what: str, condition: Callable[[], object]) -> None:
+    end = time.monotonic() + HANGS
     while not condition():
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        assert time.monotonic() < end, f"waited {HANGS} s for {what}"
         time.sleep(0.05)
 
 
@@ -207,10 +208,10 @@ def test_kill_and_resume(finished: Path, tmp_path: Path) -> None:
     command = ["sweep", *arguments(tmp_path, "out"), "--seeds", "46"]
     process = subprocess.Popen([sys.executable, "-m", "ovsw.repro.cli", *command], stderr=subprocess.DEVNULL)
     vanilla = tmp_path / "out" / "runs" / f"{OVSW[:-4]}-ags-off-sad-off-s46"
-    wait_for("the first epoch", 600, lambda: read_metrics(vanilla) or process.poll() is not None)
+    wait_for("the first epoch", lambda: read_metrics(vanilla) or process.poll() is not None)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    wait_for("the end of the children", 600, lambda: not children(tmp_path))
+    wait_for("the end of the children", lambda: not children(tmp_path))
     for name in (vanilla.name, OVSW):  # the second run is taken from the fixture if it has not begun
         if not (tmp_path / "out" / "runs" / name).exists():
             shutil.copytree(finished / "out" / "runs" / name, tmp_path / "out" / "runs" / name)

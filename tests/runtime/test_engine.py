@@ -171,13 +171,26 @@ def test_profile(engine: Engine) -> None:
     profile = engine.profile(pixels()[0], repeat=3)
     assert [row.name for row in profile.rows[:3]] == ["input", "conv1", "maxpool"]
     assert len(profile.rows) == 1 + len(bnn.from_bytes(bnn.to_bytes(random_resnet("resnet18", 0, 10, 32))).ops)
-    assert all(row.ms >= 0 for row in profile.rows)
-    once = engine.profile(pixels()[0], repeat=1)
-    assert sum(row.ms for row in once.rows) == pytest.approx(once.total_ms)
     assert profile.rows[1].macs == 16 * 16 * 64 * 49 * 3
     text = str(profile)
     assert "layer4.1.conv2" in text
     assert "GMAC/s" in text
+
+
+def test_profile_by_hand(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Medians of each step over the rounds, and the median of the rounds' sums; the first round warms up."""
+    n = len(engine.steps)
+    seconds = np.outer([90.0, 1.0, 2.0, 4.0], np.arange(1, n + 1)) * 1e-6
+    seconds[:, 0] = [90e-3, 9e-3, 1e-3, 2e-3]
+    monkeypatch.setattr(Engine, "time_steps", lambda self, image, repeat: seconds[:repeat])
+    profile = engine.profile(pixels()[0], repeat=3)
+    assert [row.ms for row in profile.rows] == pytest.approx([2.0, *(2e-3 * i for i in range(2, n + 1))])
+    rest = sum(range(2, n + 1)) * 1e-3
+    assert profile.total_ms == pytest.approx(np.median([9 + rest, 1 + 2 * rest, 2 + 4 * rest]))
+    conv = profile.rows[1]
+    assert conv.gmacs == pytest.approx(16 * 16 * 64 * 49 * 3 / 4e-6 / 1e9)
+    shown = [line.split() for line in str(profile).splitlines() if line.startswith("conv1")]
+    assert shown[0][-3:] == ["0.004", f"{100 * 0.004 / profile.total_ms:.1f}", f"{conv.gmacs:.1f}"]
 
 
 def test_marks(engine: Engine) -> None:
@@ -216,6 +229,15 @@ def test_refused_images(engine: Engine, bad: object, words: str) -> None:
     with pytest.raises(ValueError, match=r".") as refusal:
         engine.run(bad)  # type: ignore[arg-type]
     assert words in str(refusal.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_one_value_that_is_not_finite(engine: Engine, value: float) -> None:
+    """The last of all, in the second of two images."""
+    x = np.zeros((2, 3, 32, 32), np.float32)
+    x[1, 2, 31, 31] = value
+    with pytest.raises(ValueError, match="the image has 1 values that are NaN or infinite"):
+        engine.run(x)
 
 
 def test_refused_models(tmp_path: Path, small: bytes) -> None:

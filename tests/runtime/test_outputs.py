@@ -87,3 +87,24 @@ def test_probabilities_are_not_made_twice(kind: str) -> None:
     exp = np.exp(image.astype(np.float64).mean(axis=(1, 2)))
     found = dict(Engine(bnn.to_bytes(model)).classify(image))
     assert [found[f"class {i}"] for i in range(3)] == pytest.approx((exp / exp.sum()).tolist(), rel=1e-5)
+
+
+def test_normalised_values_become_the_nearest_pixels(isa: str) -> None:
+    """Every single one, as the map of an integer network shows them: rounded, beyond 0 and 255 cut."""
+    model = network("integer")
+    mean, std = np.float32([0.485, 0.456, 0.5]), np.float32([0.229, 0.224, 1.0])
+    model.tensors[model.mean].array, model.tensors[model.std].array = mean, std
+    rng = np.random.default_rng(0)
+    wanted = rng.uniform(-30, 285, (8, 3, 4, 5))
+    count = np.arange(20).reshape(4, 5)
+    wanted[0, 0], wanted[0, 1], wanted[1, 0] = count + 0.49, count + 0.51, 255 - count / 10
+    x = ((wanted / 255 - mean[:, None, None]) / std[:, None, None]).astype(np.float32)
+    x[0, 2, 0, 0] = 0.0  # 127.5 exactly
+    engine = Engine(bnn.to_bytes(model), isa=isa)
+    found, black = (255 * engine.run(images)[1].astype(np.float64) for images in (x, np.zeros((1, 4, 5, 3), np.uint8)))
+    shown = np.rint(found - black)  # the stem takes the mean away
+    for i in np.ndindex(x.shape):
+        exact = (float(x[i]) * float(std[i[1]]) + float(mean[i[1]])) * 255
+        assert shown[i] == min(max(round(exact), 0), 255), (i, exact)
+    assert shown[0, 2, 0, 0] == 128
+    assert (shown != np.clip(np.floor(wanted), 0, 255)).mean() > 0.3  # what cutting fractions off would give

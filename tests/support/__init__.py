@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared"
 TABLES = cpu.supported_isas()
+HANGS = 7200  # seconds after which a process counts as hung; at a load of 30 the slowest one takes a few hundred
 
 
 def shared(*parts: str) -> Path:

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from support import HANGS
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -101,7 +103,7 @@ class Page:
 
 
 @contextmanager
-def page(browser: str, timeout: float = 900.0) -> Iterator[Page]:
+def page(browser: str, timeout: float = HANGS) -> Iterator[Page]:
     """A tab in a browser of its own, which ends afterwards or, whatever happens, after so many seconds."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         # As root, as in containers, there is no sandbox; our own page is all it will see.

@@ -21,7 +21,7 @@ import numpy as np
 from ovsw import Engine
 from ovsw import format as bnn
 
-from support import ROOT, TABLES
+from support import HANGS, ROOT, TABLES
 from support.agreement import outputs
 from support.evaluator import InexactError, evaluate
 from support.files import File, Number, hostile_numbers, load_and_run
@@ -37,7 +37,7 @@ def child(*args: str, stdin: bytes = b"") -> str:
     """
     command = [sys.executable, "-X", "faulthandler", "-m", "support.hostile", *args]
     try:
-        done = subprocess.run(command, cwd=ROOT / "tests", input=stdin, capture_output=True, timeout=900, check=False)
+        done = subprocess.run(command, cwd=ROOT / "tests", input=stdin, capture_output=True, timeout=HANGS, check=False)
     except subprocess.TimeoutExpired:
         raise AssertionError(f"{args} hangs") from None
     assert done.returncode == 0, f"{args}: exit code {done.returncode}\n{done.stderr.decode()[-3000:]}"

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from support import HANGS
+
 NONE, TRUE, FALSE, EMPTY_DICT = b"N", b"\x88", b"\x89", b"}"
 
 
@@ -89,6 +91,6 @@ def save_with(path: Path, checkpoint: dict[str, Any], opcodes: bytes) -> None:
 def in_child(code: str, *args: object) -> str:
     """What a program prints, whose sys.argv[1:] are `args`; a crash of it is an assertion failure here."""
     command = [sys.executable, "-X", "faulthandler", "-c", code, *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr[-3000:]}"
     return done.stdout.strip()

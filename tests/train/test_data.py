@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import itertools
+import json
 import os
 import pickle
 import struct
@@ -16,7 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
+from ovsw.datasets import DataError, FolderSet, MemorySet, open_split, sets
 
 from support import pickles, shared
 from support.training import image_folder
@@ -51,7 +53,11 @@ def test_official_cifar(tmp_path: Path) -> None:
         np.testing.assert_array_equal(train.images[16:].reshape(4, -1), pixels["5"])
         assert train.labels.tolist() == [0, 1, 2, 9] * 5
         assert train.names[9] == "c9"
+        for c, y, x in itertools.product(range(3), (0, 5, 31), (0, 7, 31)):  # a plane after the other, row by row
+            assert train.images[1, c, y, x] == pixels["1"][1, 1024 * c + 32 * y + x]
     hundred = open_split("cifar100", tmp_path, "test")
+    assert isinstance(hundred, MemorySet)
+    np.testing.assert_array_equal(hundred.images.reshape(4, -1), pixels["test100"])
     assert hundred.labels.tolist() == [7, 99, 0, 1]
     assert len(hundred.names) == 100
 
@@ -66,6 +72,31 @@ def test_webp_cifar() -> None:
         open_split("cifar100", shared("data", "cifar10"), "test")
 
 
+def test_mosaics(tmp_path: Path) -> None:
+    """50 x 50 images in rows; a pixel that is not the manifest's is seen."""
+    rng = np.random.default_rng(0)
+    mosaic = rng.integers(0, 256, (1600, 1600, 3), np.uint8)
+    images = np.stack([mosaic[y : y + 32, x : x + 32] for y in range(0, 1600, 32) for x in range(0, 1600, 32)])
+    labels = rng.integers(0, 10, 2500)
+    Image.fromarray(mosaic).save(tmp_path / "test_0.webp", lossless=True)
+    np.savez(tmp_path / "labels.npz", test=labels, names=[f"c{i}" for i in range(10)])
+
+    def manifest(pixels: np.ndarray) -> None:
+        digest = hashlib.sha256(pixels.tobytes()).hexdigest()
+        (tmp_path / "manifest.json").write_text(json.dumps({"test": {"sha256_pixels": digest}}))
+
+    manifest(images)
+    found = open_split("cifar10", tmp_path, "test")
+    assert isinstance(found, MemorySet)
+    np.testing.assert_array_equal(found.images.permute(0, 2, 3, 1), images)
+    assert found.labels.tolist() == labels.tolist()
+    assert found.names == [f"c{i}" for i in range(10)]
+    images[2499, 31, 31, 2] ^= 1
+    manifest(images)
+    with pytest.raises(DataError, match="the test images differ from the manifest's checksum"):
+        open_split("cifar10", tmp_path, "test")
+
+
 def test_idx_files(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (5, 28, 28), np.uint8)
@@ -74,14 +105,15 @@ def test_idx_files(tmp_path: Path) -> None:
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 5) + bytes([0, 9, 2, 3, 4]))
     test = open_split("fashion-mnist", tmp_path, "test")
     assert isinstance(test, MemorySet)
-    np.testing.assert_array_equal(test.images[:, 1, 2:30, 2:30], images)
+    for channel in range(3):
+        np.testing.assert_array_equal(test.images[:, channel], np.pad(images, ((0, 0), (2, 2), (2, 2))))
     assert test.labels.tolist() == [0, 9, 2, 3, 4]
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(b"nonsense")
     with pytest.raises(DataError, match="t10k-labels-idx1-ubyte: not an IDX file"):
         open_split("fashion-mnist", tmp_path, "test")
 
 
-def test_image_folder(tmp_path: Path) -> None:
+def test_image_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     image_folder(tmp_path)
     found = open_split("folder", tmp_path, "train")
     assert isinstance(found, FolderSet)
@@ -93,6 +125,13 @@ def test_image_folder(tmp_path: Path) -> None:
     crops = [found.load(0, 32, 36, (0.08, 1.25), np.random.default_rng(seed)) for seed in (1, 1, 2)]
     assert torch.equal(crops[0], crops[1])
     assert not torch.equal(crops[0], crops[2])
+    with Image.open(tmp_path / "train" / "cat" / "1.png") as image:
+        expected = image.crop((7, 5, 47, 35)).resize((32, 32), Image.Resampling.BILINEAR)
+    with monkeypatch.context() as patch:
+        patch.setattr(sets, "crop_box", lambda height, width, scale, rng: (5, 7, 30, 40))
+        cut = found.load(4, 32, 36, (0.08, 1.25), np.random.default_rng(0))
+    inside = np.s_[1:-1, 1:-1]  # along the edge a resize of a box looks beyond it
+    np.testing.assert_array_equal(cut.permute(1, 2, 0)[inside], np.asarray(expected)[inside])
     (tmp_path / "train" / "bird" / "0.png").write_text("broken")
     with pytest.raises(DataError, match=r"0\.png: cannot be decoded .* data\.broken=skip"):
         found.load(0, 32, 36, None, np.random.default_rng(0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import signal
 import subprocess
@@ -12,12 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from support import ROOT
+from support import HANGS, ROOT
 from support.ranks import one_step
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
-LIMIT = 900  # seconds; only what hangs comes near
 
 
 def launch(task: str, folder: Path) -> subprocess.Popen[str]:
@@ -35,7 +35,7 @@ def launch(task: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def complete(process: subprocess.Popen[str]) -> None:
-    _, errors = process.communicate(timeout=LIMIT)
+    _, errors = process.communicate(timeout=HANGS)
     assert process.returncode == 0, errors[-3000:]
 
 
@@ -56,7 +56,7 @@ def test_one_step_is_that_of_one_process(tmp_path: Path) -> None:
 
 
 def test_ranks_stay_bit_identical(tmp_path: Path) -> None:
-    """24 float32 steps: weights, statistics and OvSW's state; one set of files, written by rank 0."""
+    """24 float32 steps: weights, statistics and OvSW's state; one set of files, written by rank 0, over both."""
     complete(launch("whole_run", tmp_path))
     first, second = (torch.load(tmp_path / f"rank-{r}.pt", weights_only=True) for r in (0, 1))
     different = [key for key in first if "running" not in key and not torch.equal(first[key], second[key])]
@@ -64,13 +64,24 @@ def test_ranks_stay_bit_identical(tmp_path: Path) -> None:
     saved = torch.load(tmp_path / "last.pth", weights_only=True)
     assert saved["epoch"] == 3
     assert all(torch.equal(saved["state_dict"][key], value) for key, value in first.items())
+    told = [json.loads((tmp_path / f"rank-{r}.json").read_text()) for r in (0, 1)]
+    assert [[count for _, _, count in rank["batches"]] for rank in told] == [[8] * 24] * 2
+    assert told[0]["batches"] != told[1]["batches"]
+    with (tmp_path / "metrics.csv").open() as f:
+        rows = [{name: float(text) for name, text in row.items()} for row in csv.DictReader(f)]
+    for epoch, row in enumerate(rows):
+        batches = [batch for rank in told for batch in rank["batches"][8 * epoch : 8 * epoch + 8]]
+        assert row["loss"] == pytest.approx(sum(loss for loss, _, _ in batches) / 16)
+        assert row["train_acc1"] == pytest.approx(100 * sum(right for _, right, _ in batches) / 128)
+    for place, column in enumerate(("test_acc1", "test_acc5")):
+        assert rows[-1][column] == pytest.approx(100 * sum(rank["right"][place] for rank in told) / 300)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_no_rank_hangs_when_another_is_killed(tmp_path: Path, victim: int) -> None:
     process = launch("wait_to_be_killed", tmp_path)
     try:
-        deadline = time.monotonic() + LIMIT
+        deadline = time.monotonic() + HANGS
         while len(list(tmp_path.glob("alive-*"))) < 2 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         children = subprocess.run(
@@ -79,7 +90,7 @@ def test_no_rank_hangs_when_another_is_killed(tmp_path: Path, victim: int) -> No
         pids = [int(pid) for pid in children if b"support.ranks" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         assert len(pids) == 2
         os.kill(pids[victim], signal.SIGKILL)
-        process.communicate(timeout=LIMIT)
+        process.communicate(timeout=HANGS)
         assert process.returncode != 0
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     finally:

@@ -15,6 +15,8 @@ from ovsw import _core
 from ovsw.nn import BinaryConv2d, create, native
 from ovsw.nn.binary import binary_unit
 
+from support import HANGS
+
 TABLES = [name for name, supported in _core.tables() if supported]
 TOLERANCE = 3e-6  # of the largest number, in float32
 
@@ -195,7 +197,7 @@ if child == 0:
     os._exit(0 if torch.equal(conv(x), expected) else 1)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
     assert ran.stdout == "0\n", ran.stderr
 
 

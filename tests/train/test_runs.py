@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import os
 import random
 import signal
@@ -71,9 +72,16 @@ def test_tensorboard_has_every_metric(finished: Path) -> None:
 
 def test_checkpoints_go_through_the_exporter(finished: Path, tmp_path: Path) -> None:
     """Trained here, exported, and the engine agrees with PyTorch (ovsw-export verifies that)."""
-    model = tmp_path / "m.bnn"
-    assert export_main([str(finished / "model_best.pth"), "-o", str(model)]) == 0
-    assert Engine(model).run(np.zeros((32, 32, 3), np.uint8)).shape == (10,)
+    file = tmp_path / "m.bnn"
+    assert export_main([str(finished / "model_best.pth"), "-o", str(file), "--numerics", "float"]) == 0
+    best = torch.load(finished / "model_best.pth", weights_only=True)["state_dict"]
+    model = create("cResNet20_1w1a").double().eval()
+    model.load_state_dict({key: value for key, value in best.items() if key in model.state_dict()})
+    x = torch.randn(8, 3, 32, 32)
+    with torch.no_grad():
+        expected = model(x.double()).numpy()
+    off = np.abs(Engine(file).run(x.numpy()) - expected).max(axis=1)
+    assert (off < 1e-4 * np.abs(expected).max()).mean() > 0.5  # in others a sign is a matter of rounding
 
 
 def test_a_vanilla_run(tmp_path: Path) -> None:
@@ -278,6 +286,24 @@ def test_landscape(finished: Path, tmp_path: Path) -> None:
     assert out.stat().st_size > 10_000
     assert landscape.main([str(finished / "metrics.csv"), *small]) == 2
     assert landscape.main([str(finished / "last.pth"), "-o", str(tmp_path / "missing" / "x.png")]) == 2
+
+
+def test_a_surface_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows go along the first direction, columns along the second; the network is left as it was."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 3).double()
+    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    given = [{name: torch.randn_like(p) for name, p in start.items()} for _ in (1, 2)]
+    left = iter(given)
+    monkeypatch.setattr(landscape, "direction", lambda model, generator: next(left))
+    x, y = torch.randn(5, 4, dtype=torch.float64), torch.tensor([0, 1, 2, 2, 1])
+    found = landscape.surface(model, x, y, 3, 0.5)
+    for (i, a), (j, b) in itertools.product(enumerate((-0.5, 0.0, 0.5)), repeat=2):
+        w, bias = (start[k] + a * given[0][k] + b * given[1][k] for k in ("weight", "bias"))
+        logits = x @ w.T + bias
+        loss = (logits.exp().sum(1).log() - logits[torch.arange(5), y]).sum() / 5
+        assert found[i, j] == pytest.approx(loss.item())
+    assert all(torch.equal(p, start[name]) for name, p in model.named_parameters())
 
 
 def test_directions_are_filter_normalised() -> None:

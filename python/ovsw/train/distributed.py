@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 from dataclasses import dataclass
 
@@ -10,9 +9,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
-
-# A rank that waits this long for another one gives up.
-TIMEOUT = datetime.timedelta(seconds=120)
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,7 @@ def join_world(device: str) -> World:
     if size == 1:
         return World()
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo", timeout=TIMEOUT)
+        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     return World(dist.get_rank(), size)
 
 

@@ -27,7 +27,7 @@ class LARS(torch.optim.Optimizer):
             for p in group["params"]:
                 if p.grad is None:
                     continue
-                decay, step = group["weight_decay"], torch.tensor(group["lr"], device=p.device)
+                decay, step = group["weight_decay"], torch.tensor(group["lr"], dtype=p.dtype, device=p.device)
                 if p.ndim > 1:
                     weight_norm, grad_norm = torch.linalg.vector_norm(p), torch.linalg.vector_norm(p.grad)
                     step = step * group["eta"] * weight_norm / (grad_norm + decay * weight_norm).clamp(min=1e-12)
