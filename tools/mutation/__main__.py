@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import hashlib
+import itertools
 import json
 import os
 import sys
 import time
+import traceback
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -74,11 +76,11 @@ class Results:
 class Campaign:
     """One language: its copy of the tree, its share of the draw."""
 
-    def __init__(self, language: str, args: argparse.Namespace) -> None:
-        self.language, self.args = language, args
+    def __init__(self, language: str, args: argparse.Namespace, lane: int | None) -> None:
+        self.language, self.args, self.lane = language, args, lane
         self.results = Results(args.results)
         self.survey = survey.Survey(WORK / "survey")
-        self.tree = WORK / f"part{args.part[0] + 1}" / f"{language}-tree"
+        self.tree = WORK / f"part{(lane or 0) + 1}" / f"{language}-tree"
         trees.make_tree(ROOT, self.tree)
         if language == "cpp":
             self.build = trees.Build(self.tree)
@@ -146,18 +148,22 @@ class Campaign:
     def of_folders(self, folders: tuple[str, ...]) -> set[str]:
         return {test for test in self.survey.seconds if test.startswith(folders)}
 
-    def run(self, drawn: Iterator[sites.Mutant], count: int) -> None:
-        """Judges until `count` of the draw are noticed or survive; of them only every n-th, if this is a part."""
-        part, parts = self.args.part
+    def run(self, mutants: list[sites.Mutant], count: int) -> None:
+        """Judges until `count` of the draw are noticed or survive; a lane leaves out those of the others."""
         judged = 0
-        for i, mutant in enumerate(drawn):
+        for i, mutant in enumerate(mutants):
             if judged >= count:
                 break
             outcome = self.results.outcome(mutant)
-            if i % parts == part and (not outcome or outcome == "gone" or (self.args.again and outcome == "survived")):
+            ours = self.lane is None or i % self.args.jobs == self.lane
+            if ours and (outcome in ("", "gone") or (outcome == "survived" and self.again())):
                 outcome = self.judge(mutant)
                 show(self.results.lines[mutant.name], judged, count)
-            judged += outcome in ("noticed", "survived") or (i % parts != part and not outcome)
+            judged += outcome in ("noticed", "survived") or (not ours and not outcome)
+
+    def again(self) -> bool:
+        """Whether survivors are judged again: by the lanes, not once more at the end."""
+        return self.args.again and (self.args.jobs == 1 or self.lane is not None)
 
 
 def show(result: dict[str, Any], judged: int, count: int) -> None:
@@ -184,8 +190,18 @@ def verify_killers(campaign: Campaign) -> list[str]:
     return failing
 
 
-def drawn(language: str, args: argparse.Namespace) -> Iterator[sites.Mutant]:
-    return sites.draw(ROOT, sites.places(ROOT, language), args.seed)
+def drawn(language: str, args: argparse.Namespace) -> list[sites.Mutant]:
+    """The draw, as far as it may be needed: kept beside the results until the code or this tool changes."""
+    count = shares(args.count)[language] * (3 if language == "cpp" else 1)  # some do not compile, or change nothing
+    read = [ROOT / name for name in sites.files(ROOT, language)] + sorted(Path(__file__).parent.glob("*.py"))
+    state = hashlib.sha256(b"".join(path.read_bytes() for path in read)).hexdigest()
+    kept = WORK / f"drawn-{language}-{args.seed}-{count}.json"
+    if kept.exists() and (content := json.loads(kept.read_text()))["state"] == state:
+        return [sites.Mutant(**{**m, "lines": tuple(m["lines"])}) for m in content["mutants"]]
+    mutants = list(itertools.islice(sites.draw(ROOT, sites.places(ROOT, language), args.seed), count))
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps({"state": state, "mutants": [asdict(mutant) for mutant in mutants]}))
+    return mutants
 
 
 def shares(count: int) -> dict[str, int]:
@@ -223,9 +239,28 @@ def explanations() -> dict[str, str]:
     return {entry["name"]: entry["why"] for entry in tomllib.loads(SURVIVORS.read_text()).get("survivor", [])}
 
 
-def part(text: str) -> tuple[int, int]:
-    number, parts = map(int, text.split("/"))
-    return number - 1, parts
+def in_lanes(language: str, args: argparse.Namespace, mutants: list[sites.Mutant]) -> None:
+    """Several processes at once, each with a copy of the tree and every n-th mutant; one at the end for the rest."""
+    lanes = []
+    for lane in range(args.jobs if args.jobs > 1 else 0):
+        pid = os.fork()
+        if not pid:
+            status = 1
+            try:
+                os.setsid()
+                Campaign(language, args, lane).run(mutants, shares(args.count)[language])
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        lanes.append(pid)
+    for pid in lanes:
+        os.waitpid(pid, 0)
+    campaign = Campaign(language, args, None)
+    campaign.run(mutants, shares(args.count)[language])
+    for test in verify_killers(campaign):
+        print(f"{test} fails without a mutant, too: what it noticed does not count")
 
 
 def parse() -> argparse.Namespace:
@@ -235,7 +270,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", choices=("python", "cpp"), help="judge those of one language")
     parser.add_argument("--again", action="store_true", help="judge survivors again")
     parser.add_argument("--budget", type=float, default=60, help="seconds of tests per mutant (default 60)")
-    parser.add_argument("--part", type=part, default=(0, 1), help="1/2: every other one, beside a process with 2/2")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants judged at a time (default 1)")
     parser.add_argument("--survey", action="store_true", help="find out anew which tests run which line")
     parser.add_argument("--table", action="store_true", help="only print the table")
     parser.add_argument("--results", type=Path, default=WORK / "results.jsonl", help="where results are kept")
@@ -252,10 +287,7 @@ def main() -> int:
             survey.run(WORK / "tree", WORK / "survey")
         judge.preload()
         for language in languages:
-            campaign = Campaign(language, args)
-            campaign.run(drawn(language, args), share[language])
-            for test in verify_killers(campaign):
-                print(f"{test} fails without a mutant, too: what it noticed does not count")
+            in_lanes(language, args, drawn(language, args))
     results = Results(args.results)
     lines = []
     for language in languages:

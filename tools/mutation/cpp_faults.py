@@ -52,6 +52,7 @@ SWAPPED = {a: b for x, y in PAIRS for a, b in ((y, x), (x, y))}
 NO_SITES = {"static_assert_declaration", "preproc_include", "preproc_def", "preproc_function_def", "string_literal"}
 NO_SITES |= {"comment", "raw_string_literal", "attribute_specifier", "alignas_qualifier", "preproc_if", "preproc_ifdef"}
 HEADER_GUARDS = {"preproc_if", "preproc_ifdef"}  # only their conditions are no places
+COMMUTATIVE = re.compile(rb"(^|::|\()(min|max|add|mul|and|or|xor)(_?e?pi?[usi]?\d+|\d*|_si\d+|_p[sd])\)?$")
 NUMBER = re.compile(rb"(0[xXbB][0-9a-fA-F']+|[0-9']+)([uUlLzZ]*)$")
 
 
@@ -120,7 +121,7 @@ def faults_of(node: Node) -> Iterator[tuple[str, int, int, bytes]]:
         yield "jump", node.start_byte, node.end_byte, b"continue;"
     elif node.type == "continue_statement":
         yield "jump", node.start_byte, node.end_byte, b"break;"
-    elif node.type == "argument_list":  # one place, whatever its length
+    elif node.type == "argument_list" and not commutes(node):  # one place, whatever its length
         given = [child for child in node.named_children if child.type != "comment"]
         for a, b in zip(given, given[1:]):
             if a.text != b.text and "string" not in a.type + b.type:
@@ -128,6 +129,12 @@ def faults_of(node: Node) -> Iterator[tuple[str, int, int, bytes]]:
                 text = node.text
                 new = text[: at[0]] + b.text + text[at[1] : at[2]] + a.text + text[at[3] :]
                 yield "swap_arguments", node.start_byte, node.end_byte, new
+
+
+def commutes(arguments: Node) -> bool:
+    """Whether the function called is one that does not mind: min, max, and additions and the like of vectors."""
+    function = arguments.parent.child_by_field_name("function") if arguments.parent is not None else None
+    return function is not None and COMMUTATIVE.search(function.text) is not None
 
 
 def inside_loop(node: Node) -> bool:

@@ -28,7 +28,7 @@ PRELOADED = ["numpy", "torch", "torch.export", "torch.onnx", "onnx", "onnxscript
 PRELOADED += ["hypothesis.strategies", "hypothesis.extra.numpy"]
 
 
-SLACK = 60  # CPU seconds beyond the estimate that only what hangs needs
+SLACK = 30  # CPU seconds beyond twice the estimate that only what hangs needs
 
 
 @dataclass
@@ -85,7 +85,7 @@ def run_tests(tree: Path, tests: Sequence[str], estimate: float) -> Verdict:
     if child == 0:
         status = 3
         try:
-            status = in_child(tree, tests, report, cpu=int(SLACK + 4 * estimate))
+            status = in_child(tree, tests, report, cpu=int(SLACK + 2 * estimate))
         except BaseException:
             traceback.print_exc()
         finally:

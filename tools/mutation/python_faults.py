@@ -31,6 +31,8 @@ OPERATORS = (
     + [f"ReplaceComparisonOperator_{name}" for name in COMPARISON]
     + OTHER
 )
+# What an operator looks at, where it is one kind of node: most of them need not be asked.
+ONLY = {"ReplaceBinaryOperator": "operator", "ReplaceComparisonOperator": "comparison"}
 PAIRS = [("min", "max"), ("any", "all"), ("floor", "ceil"), ("minimum", "maximum"), ("argmin", "argmax")]
 PAIRS += [("amin", "amax")]
 SWAPPED = {a: b for x, y in PAIRS for a, b in ((x, y), (y, x))}
@@ -53,17 +55,20 @@ def find(path: str, source: str) -> list[Place]:
         return source[: offsets[start[0] - 1] + start[1]] + text + source[offsets[end[0] - 1] + end[1] :]
 
     nodes = list(ast_nodes(tree))
+    ours = {id(node) for node in nodes if counts(node)}
     for name in OPERATORS:
         operator, occurrence = get_operator(f"core/{name}")(), 0
+        only = next((kind for start, kind in ONLY.items() if name.startswith(start)), None)
         for node in nodes:
+            if only and node.type != only:
+                continue
             for place in operator.mutation_positions(node):
-                if counts(node):
-                    apply = functools.partial(mutate_code, source, operator, occurrence)
-                    faults[place].append(Fault(name, apply))
+                if id(node) in ours:
+                    faults[place].append(Fault(name, functools.partial(mutate_code, source, operator, occurrence)))
                     around[place] = statement_lines(node)
                 occurrence += 1
     for node in nodes:
-        if counts(node):
+        if id(node) in ours:
             for kind, start, end, text in own_faults(node):
                 faults[start, end].append(Fault(kind, functools.partial(replaced, start, end, text)))
                 around[start, end] = statement_lines(node)
@@ -85,7 +90,7 @@ def own_faults(node: NodeOrLeaf) -> Iterator[tuple[str, Position, Position, str]
         yield "membership", node.start_pos, node.end_pos, "not in"
     elif node.type == "comp_op" and node.get_code().split() == ["not", "in"]:
         yield "membership", node.start_pos, node.end_pos, "in"
-    elif node.type == "arglist":  # one place, whatever its length
+    elif node.type == "arglist" and not commutes(node):  # one place, whatever its length
         given = [child for child in node.children if child.type != "operator"]
         for a, b in zip(given, given[1:]):
             if "argument" not in (a.type, b.type):
@@ -111,6 +116,10 @@ def removable(node: NodeOrLeaf) -> bool:
         target, operator = node.children[0], node.children[1]
         return operator.type == "operator" and (operator.value in AUGMENTED or target.type == "atom_expr")
     return False
+
+
+def commutes(arguments: NodeOrLeaf) -> bool:
+    return arguments.get_previous_leaf().get_previous_leaf().value in ("min", "max", "minimum", "maximum")
 
 
 def is_called(name: NodeOrLeaf) -> bool:
