@@ -17,11 +17,13 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -
 .PHONY: help run test test-all test-arm64 count-arm64 check-sanitizers soak lint format bench wheel clean
 .PHONY: help run test test-all test-arm64 count-arm64 lint format bench fuzz wheel clean
 .PHONY: help run test test-all test-arm64 count-arm64 faults lint format bench wheel clean
+.PHONY: help run test test-all mutants test-arm64 count-arm64 lint format bench wheel clean
 
 help:
 	@echo "make run     set up and run the demo: a trained network on pictures, then large ones of random weights"
 	@echo "make test    set up and run linters and tests"
 	@echo "make test-all     the same with those tests that take long"
+	@echo "make mutants      300 faults put into the code one by one: which ones do the tests notice? (hours)"
 	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"
 	@echo "make count-arm64  instructions of one inference there, beside ncnn"
 	@echo "make numbers      4,200 random graphs against torch, ONNX Runtime and the simulation"
@@ -44,6 +46,10 @@ run: $(VENV)/.run
 test test-all: $(VENV)/.dev lint
 	@$(if $(CI),tools/browser/setup)
 	@$(PYTEST) $(if $(filter test,$@),-m "not slow")
+
+# Goes on where it was interrupted; other numbers by MUTANTS="--count 30 --seed 5 --only cpp".
+mutants: $(VENV)/.dev
+	@PYTHONPATH=tools nice $(BIN)/python -m mutation $(MUTANTS)
 
 test-arm64: $(VENV)/.dev
 	@PYTHON=$(BIN)/python tools/arm64/setup

@@ -241,7 +241,7 @@ class _Quantizer:
         best = largest_shift(31, at)
         second = np.clip(rounded(window * 2.0**best.shift), -32767, 32767)
         if not best.fits.all():  # an offset of more than 2^16: the clamp cuts it off wherever it is cut off here
-            most = np.minimum(INT32, room) - fraction - (best.weight + np.abs(second)) * taps * outside
+            most = room - fraction - (best.weight + np.abs(second)) * taps * outside
             if (most < 0).any():
                 self.refuse(op.name, f"sums over {taps} taps, which is too many for 32 bits")
             best.offset = np.where(best.fits, best.offset, np.clip(best.offset, -most, most))

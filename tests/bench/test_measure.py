@@ -117,6 +117,13 @@ def test_memory(tmp_path: Path) -> None:
     assert memory.peak_mb(entry) is None
 
 
+@pytest.mark.parametrize(("said", "mb"), [("5\nready 77000000\n", 77.0), ("77000000 bytes", None), ("", None)])
+def test_memory_is_the_last_word(monkeypatch: pytest.MonkeyPatch, said: str, mb: float | None) -> None:
+    """Engines may print what they like before it."""
+    monkeypatch.setattr(memory, "child", lambda command: (said, ""))
+    assert memory.baseline_mb() == mb
+
+
 def test_ours_is_engine_run_on_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "net.bnn"
     bnn.write(random_resnet(NET, numerics="integer"), path)

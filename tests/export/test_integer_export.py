@@ -15,8 +15,10 @@ from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 from ovsw.datasets import MemorySet, open_split
 from ovsw.export import ExportError, ExportOptions, export
-from ovsw.export.cli import main
+from ovsw.export.cli import _text, main
 from ovsw.export.passes.scales import TOP, NotIntegerError
+from ovsw.export.pipeline import Report
+from ovsw.export.verify import IntegerVerification, Verification
 from ovsw.nn import create
 
 from support import DATA, oracle, shared
@@ -233,3 +235,19 @@ def test_the_golden_network_in_integers() -> None:
     logits = numerics.simulate(packed, io["x_u8"])
     assert (np.abs(logits - io["logits64"]).max(axis=1) < 5e-3).any()
     assert Engine(bnn.to_bytes(packed)).run(io["x_u8"]).tolist() == logits.tolist()
+
+
+@pytest.mark.parametrize("calibrated", [None, "32 images of a folder"])
+def test_report_says_what_scales_were_measured_on(calibrated: str | None) -> None:
+    report = Report(
+        *("net.bnn", "net", 10, [(10, 1, 1)], 8, (3, 8, 6), (0.0,), (1.0,), False, "integer", 0, [], 1000, 500),
+        verification=Verification(4, 1, 1e-6),
+        integer_verification=IntegerVerification(4, 3, 0.5, 0.25, 0.125),
+        accuracy=None,
+        not_integer=None,
+        calibrated=calibrated,
+        warnings=[],
+    )
+    measured = [line for line in _text(report).splitlines() if "measured on" in line]
+    expected = "scales of maps that are not clamped measured on 32 images of a folder; 0.12 of their values saturate"
+    assert measured == ([expected] if calibrated else [])

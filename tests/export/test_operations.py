@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,8 @@ from torch.nn import functional as F
 from ovsw.export import ir
 from ovsw.export.frontend.torch_module import trace
 
-from support.comparing import assert_same, kinds, unsupported
+from support.comparing import assert_same, kinds, outputs_of, unsupported
+from support.interpret import interpret
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -255,6 +257,18 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "3d": (lambda x: F.conv3d(x[:, None], like(x, W84[None, :1, :3])), "in 3 dimensions"),
     "rows as a vector": (lambda x: F.conv1d(x.flatten(2), like(x, W84[:, :, 0])), "moved between channels and pixels"),
 }
+
+
+@pytest.mark.parametrize("compare", [torch.gt, torch.ge, torch.lt, torch.le])
+def test_a_jump_of_a_rising_function(compare: Callable[[Tensor, float], Tensor]) -> None:
+    """At the jump itself, and beside it."""
+
+    def jumps(x: Tensor) -> Tensor:
+        return torch.where(compare(x, 1.5), 2 * x + 3, 0.5 * x)
+
+    graph = trace(jumps, (3, 1, 1))
+    images = np.array([1.5, np.nextafter(1.5, 0), np.nextafter(1.5, 2)]).reshape(1, 3, 1, 1)
+    np.testing.assert_allclose(interpret(graph, images)[0].ravel(), outputs_of(jumps, images)[0].ravel(), atol=1e-9)
 
 
 @pytest.mark.parametrize("case", REFUSED)

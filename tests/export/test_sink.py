@@ -93,6 +93,16 @@ def test_a_bias_after_an_activation_goes_into_what_reads_it() -> None:
     assert [op.kind for op in model.ops] == ["conv", "bconv", "avgpool"]
 
 
+def test_a_shift_of_a_sum_goes_into_a_term_of_it() -> None:
+    stem = ir.Conv("stem", [image()], (3, 4, 4), *ONE, np.ones((3, 2, 1, 1), np.float32))
+    stream = clamp(stem)
+    norm = affine(binary(stream), [0.5, -0.25, 1.0], [0.1, 0.2, 0.3], "norm")
+    shifted = affine(ir.Add("add", [norm, stream], norm.shape), [1.0] * 3, [0.3, -0.2, 0.1], "bias")
+    pooled = ir.AvgPool("mean", [clamp(shifted)], (3, 1, 1), (4, 4), (4, 4), (0, 0))
+    model = check(pooled, np.random.default_rng(0).normal(size=(2, 2, 4, 4)).astype(np.float32))
+    assert [op.kind for op in model.ops] == ["conv", "bconv", "avgpool"]
+
+
 def test_two_signs_of_one_map_have_an_op_each() -> None:
     x = clamp(image())
     first, second = binary(affine(x, [1.0, 1.0], [0.2, 0.1])), binary(affine(x, [1.0, 1.0], [-0.2, 0.4]), 1)

@@ -303,6 +303,26 @@ def test_calibration_images(images: np.ndarray) -> None:
     assert (labelled.origin, labelled.synthetic) == ("32 of the labelled images", False)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.zeros((3, 6, 6, 2), np.float32),  # the axes of pixels
+        np.zeros((3, 2, 6, 6), np.uint8),
+        np.zeros((3, 2, 6, 6), np.int32),
+        np.zeros((3, 2, 6, 5), np.float32),
+        np.zeros((0, 2, 6, 6), np.float32),
+        np.zeros((0, 6, 6, 2), np.uint8),
+        np.zeros((2, 6, 6), np.float32),
+    ],
+    ids=lambda given: f"{given.dtype} {given.shape}",
+)
+def test_calibration_images_that_are_none(given: np.ndarray) -> None:
+    with pytest.raises(
+        ExportError, match=r"^calibration: the images are .*, expected uint8 \(n, 6, 6, 2\) or normalised"
+    ):
+        calibration.calibration(given, None, SPEC)
+
+
 def test_calibration_images_of_a_folder(tmp_path: Path) -> None:
     """32 of 70, evenly spread over the sorted names."""
     for i in range(70):

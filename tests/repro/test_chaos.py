@@ -200,6 +200,11 @@ def test_the_study(material: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert {row[0]["images"] for row in found["alone"].values()} == {3}
     before = {p.name: p.read_bytes() for p in (tmp_path / "chaos").iterdir()}
     assert {"table.md", "table.csv", "summary.txt", "depth.png", "alone.png"} < set(before)
+    head, first = before["table.csv"].decode().splitlines()[:2]
+    assert head.split(",")[0] == "variant"
+    cells = dict(zip(head.split(","), first.split(",")))
+    assert cells["variant"] == next(iter(variants))
+    assert float(cells["accuracy"]) == variants[cells["variant"]]["accuracy"]
     out = capsys.readouterr().out
     assert f"right on {100 * variants['float64 (judge)']['accuracy']:.2f} % of 10 images" in out
     for name in set(before) - {"chaos.json"}:

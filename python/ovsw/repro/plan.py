@@ -36,7 +36,7 @@ class Run:
     name: str
     settings: tuple[str, ...]
     seed: int
-    recipe: Recipe = field(compare=False, hash=False)
+    recipe: Recipe = field(compare=False)
 
     @property
     def slug(self) -> str:
@@ -66,7 +66,7 @@ class Point:
     series: str
     name: str
     settings: tuple[str, ...]
-    recipe: Recipe = field(compare=False, hash=False)
+    recipe: Recipe = field(compare=False)
     paper: str = ""
     never: tuple[float, ...] = ()
 

@@ -6,6 +6,7 @@ float32 where they stay below 2^24, else in float64. `ovsw.numerics` is the judg
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -77,7 +78,7 @@ class Integers:
         if isinstance(core, ir.Linear):
             return _logits(op, x)
         if isinstance(core, ir.AvgPool):
-            wide = x.double() if core.window[0] * core.window[1] > 512 else x  # 512 * 32768 is 2^24
+            wide = x.double() if math.prod(core.window) > 512 else x  # 512 * 32768 is 2^24
             x = F.avg_pool2d(wide, core.window, core.stride, divisor_override=1)
         elif isinstance(core, ir.MaxPool):
             x = F.max_pool2d(x, core.window, core.stride, core.pad)

@@ -1,0 +1,164 @@
+"""Does a test notice? Chosen tests run in a child of a process that has loaded torch and the like, but nothing of ours.
+
+A child has a limit of CPU seconds, which only what hangs reaches, and is stopped at the first failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from mutation.trees import environment
+
+PRELOADED = ["numpy", "torch", "torch.export", "torch.onnx", "onnx", "onnxscript", "PIL.Image", "matplotlib.pyplot"]
+PRELOADED += ["hypothesis.strategies", "hypothesis.extra.numpy"]
+
+
+SLACK = 30  # CPU seconds beyond twice the estimate that only what hangs needs
+
+
+@dataclass
+class Verdict:
+    by: str  # the first test that failed, or what ended the process; empty if all passed
+    ran: int
+    seconds: float  # of CPU, with all child processes
+
+
+def preload() -> None:
+    """Once, before the first child: what every test module would load."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    assert "ovsw" not in sys.modules
+    gc.collect()
+    gc.freeze()  # the children's collections need not look at all this again
+
+
+class Chosen:
+    """A plug-in for pytest: keeps the chosen tests, in their order, and notes how each of them ended."""
+
+    def __init__(self, tests: Sequence[str], report: Path) -> None:
+        self.rank = {test: i for i, test in enumerate(tests)}
+        self.report = report
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = sorted((i for i in items if i.nodeid in self.rank), key=lambda item: self.rank[item.nodeid])
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.note(started=nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.note(failed=report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.note(failed=f"collection of {report.nodeid}")
+
+    def note(self, **what: str) -> None:
+        with self.report.open("a") as file:
+            file.write(json.dumps(what) + "\n")
+
+
+def run_tests(tree: Path, tests: Sequence[str], estimate: float) -> Verdict:
+    """Runs tests of a copy; `estimate` is what they take together when nothing is wrong, in seconds."""
+    report = tree.parent / f"{tree.name}.report"
+    report.write_text("")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    child = os.fork()
+    if child == 0:
+        status = 3
+        try:
+            status = in_child(tree, tests, report, cpu=int(SLACK + 2 * estimate))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    status = wait(child, 600 + 20 * estimate)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    notes = [json.loads(line) for line in report.read_text().splitlines()]
+    started = [note["started"] for note in notes if "started" in note]
+    failed = [note["failed"] for note in notes if "failed" in note]
+    by = failed[0] if failed else ""
+    if not by and os.WIFSIGNALED(status):
+        by = f"{started[-1] if started else 'collection'} ({signal.Signals(os.WTERMSIG(status)).name})"
+    elif not by and os.WEXITSTATUS(status) not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        if not started:
+            raise RuntimeError(f"pytest did not start: {report.with_suffix('.log').read_text()[-2000:]}")
+        by = f"{started[-1]} (exit {os.WEXITSTATUS(status)})"
+    return Verdict(by, len(started), spent)
+
+
+def in_child(tree: Path, tests: Sequence[str], report: Path, cpu: int) -> int:
+    os.setsid()
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 5))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.chdir(tree)
+    os.environ.update(environment(tree))
+    sys.path[:0] = [str(tree / "python")]
+    log = os.open(report.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    modules = list(dict.fromkeys(test.split("::")[0] for test in tests))
+    options = ["-x", "--assert=plain"]  # rewriting assertions would take longer than most tests
+    options += ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov"]
+    return int(pytest.main([*options, *modules], plugins=[Chosen(tests, report)]))
+
+
+def wait(child: int, seconds: float) -> int:
+    """The status of a child; what waits for nothing, without using CPU time, is killed in the end."""
+    end = time.monotonic() + seconds
+    pause = 0.02
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if not pid and time.monotonic() > end:
+            os.killpg(child, signal.SIGKILL)
+            pid, status = os.waitpid(child, 0)
+        if pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child, signal.SIGKILL)  # what it has left behind
+            return status
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.3)
+
+
+def in_order(tests: Iterable[str], seconds: dict[str, float], budget: float) -> list[list[str]]:
+    """Batches: the quickest of the two quickest modules, three of every module, then the others, module by module."""
+    modules: dict[str, list[str]] = defaultdict(list)
+    for test in sorted(tests, key=lambda test: seconds[test]):
+        modules[test.split("::")[0]].append(test)
+    batches, taken = [], set()
+    for most, each, share in ((2, 6, budget / 8), (len(modules), 3, budget / 2), (len(modules), 10**6, budget)):
+        left = [[test for test in group if test not in taken] for group in modules.values()]
+        left = sorted((group for group in left if group), key=lambda group: sum(seconds[test] for test in group[:each]))
+        batch = within(left[:most], each, seconds, share)
+        taken |= set(batch)
+        batches.append(batch)
+    return [batch for batch in batches if batch]
+
+
+def within(groups: list[list[str]], each: int, seconds: dict[str, float], budget: float) -> list[str]:
+    taken, spent = [], 0.0
+    for group in groups:
+        for test in group[:each]:
+            if spent + seconds[test] <= budget or not taken:
+                taken.append(test)
+                spent += seconds[test]
+    return taken
