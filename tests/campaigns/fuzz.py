@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +41,10 @@ def build() -> None:
 
 def fuzz(name: str, seconds: int, runs: int, seed: int) -> Report:
     """One libFuzzer target, for a time or, if `runs`, for a number of inputs."""
-    corpus, kind = BUILD / "corpus" / name, TARGETS[name]
+    # With a number of inputs nothing is kept: the same seed is then the same campaign.
+    corpus, kind = BUILD / ("corpus" if not runs else "short") / name, TARGETS[name]
+    if runs:
+        shutil.rmtree(corpus, ignore_errors=True)
     corpus.mkdir(parents=True, exist_ok=True)
     source = ROOT / "tests" / "fuzz"
     options = {
@@ -54,8 +58,7 @@ def fuzz(name: str, seconds: int, runs: int, seed: int) -> Report:
         "print_final_stats": 1,
         **({"runs": runs} if runs else {"max_total_time": seconds}),
     }
-    # With a number of inputs nothing is kept: the same seed is then the same campaign.
-    folders = [source / "corpus" / kind] if runs else [corpus, source / "corpus" / kind]
+    folders = [corpus, source / "corpus" / kind]  # the first one is written to
     command = [str(BUILD / "cmake" / "tests" / "fuzz" / f"fuzz_{name}"), *(f"-{k}={v}" for k, v in options.items())]
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=0"}
     done = subprocess.run(
