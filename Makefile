@@ -5,39 +5,37 @@ BIN := $(VENV)/bin
 
 NATIVE := $(shell find csrc kernels -name '*.cc' -o -name '*.h' -o -name '*.in') CMakeLists.txt
 PROJECT := setup.py pyproject.toml constraints.txt python/ovsw/_version.py
-CXX_FILES := $(filter %.cc %.h,$(NATIVE)) $(wildcard include/*.h* tests/cpp/*.[ch]* examples/*/*.c* tools/arm64/*.c)
+CXX_FILES := $(filter %.cc %.h,$(NATIVE)) \
+  $(wildcard include/*.h* tests/cpp/*.[ch]* tests/fuzz/*.cc tests/fuzz/*.h examples/*/*.c* tools/arm64/*.c)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet
-CXX_FILES := $(filter %.cc %.h,$(NATIVE)) $(wildcard include/*.h* tests/cpp/*.[ch]* tests/fuzz/*.cc tests/fuzz/*.h examples/*/*.c* tools/arm64/*.c)
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
 # Tests use all cores, up to four, and say what was skipped and why.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
 
-.PHONY: help run test test-all test-arm64 count-arm64 numbers lint format bench wheel reproducible lock clean
-.PHONY: help run test test-all test-arm64 count-arm64 check-sanitizers soak lint format bench wheel clean
-.PHONY: help run test test-all test-arm64 count-arm64 lint format bench fuzz wheel clean
-.PHONY: help run test test-all test-arm64 count-arm64 faults lint format bench wheel clean
-.PHONY: help run test test-all mutants test-arm64 count-arm64 lint format bench wheel clean
+.PHONY: help run test test-all test-arm64 count-arm64 lint format bench wheel reproducible lock clean
+.PHONY: fuzz soak faults numbers mutants check-sanitizers
 
 help:
 	@echo "make run     set up and run the demo: a trained network on pictures, then large ones of random weights"
 	@echo "make test    set up and run linters and tests"
 	@echo "make test-all     the same with those tests that take long"
-	@echo "make mutants      300 faults put into the code one by one: which ones do the tests notice? (hours)"
 	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"
 	@echo "make count-arm64  instructions of one inference there, beside ncnn"
-	@echo "make numbers      4,200 random graphs against torch, ONNX Runtime and the simulation"
-	@echo "make check-sanitizers  C++ and engine tests, built with ASan, UBSan and TSan"
-	@echo "make soak    100,000 inferences on many threads, engines and processes: all equal, nothing left"
-	@echo "make faults  killed, out of disk, memory, files or threads: nothing lost, nothing half written"
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make format  reformat the code"
-	@echo "make fuzz    hostile files for FUZZ_SECONDS each (300), by libFuzzer and in Python (clang 16; root on Debian 12)"
 	@echo "make bench   the deployment table: size and latency beside the other engines"
 	@echo "make wheel   build a wheel and an sdist into dist/, with a list of what is in them"
 	@echo "make reproducible  build both twice and compare the bytes"
 	@echo "make lock    the newest versions of what development needs, with checksums"
 	@echo "make clean   remove the venv and everything built"
+	@echo ""
+	@echo "Campaigns, each with its figures at the end (docs/testing.md):"
+	@echo "make fuzz    hostile files for FUZZ_SECONDS each (300), by libFuzzer and in Python (clang 16; root on Debian 12)"
+	@echo "make soak    100,000 inferences on many threads, engines and processes: all equal, nothing left"
+	@echo "make faults  killed, out of disk, memory, files or threads: nothing lost, nothing half written"
+	@echo "make numbers 4,200 random graphs against torch, ONNX Runtime and the simulation"
+	@echo "make mutants 300 faults put into the code one by one: which ones do the tests notice? (hours)"
+	@echo "make check-sanitizers  C++ and engine tests, built with ASan, UBSan and TSan"
 
 run: $(VENV)/.run
 	@$(BIN)/ovsw-demo
@@ -46,10 +44,6 @@ run: $(VENV)/.run
 test test-all: $(VENV)/.dev lint
 	@$(if $(CI),tools/browser/setup)
 	@$(PYTEST) $(if $(filter test,$@),-m "not slow")
-
-# Goes on where it was interrupted; other numbers by MUTANTS="--count 30 --seed 5 --only cpp".
-mutants: $(VENV)/.dev
-	@PYTHONPATH=tools nice $(BIN)/python -m mutation $(MUTANTS)
 
 test-arm64: $(VENV)/.dev
 	@PYTHON=$(BIN)/python tools/arm64/setup
@@ -61,15 +55,19 @@ count-arm64: $(VENV)/.dev
 	@PYTHON=$(BIN)/python tools/arm64/setup --peers
 	@$(BIN)/python tools/arm64/count.py --json build/arm64/counts.json
 
-numbers: $(VENV)/.dev
-	@cd tests && ../$(BIN)/python -m campaigns.numbers
+soak faults numbers: $(VENV)/.dev
+	@cd tests && $(abspath $(BIN))/python -m campaigns.$@
+
+fuzz: $(VENV)/.dev
+	@tools/fuzz/setup
+	@cd tests && $(abspath $(BIN))/python -m campaigns.fuzz --seconds $(or $(FUZZ_SECONDS),300)
+
 check-sanitizers: $(VENV)/.dev
 	@$(BIN)/python tools/sanitizers.py
 
-soak: $(VENV)/.dev
-	@cd tests && $(abspath $(BIN))/python -m campaigns.soak
-faults: $(VENV)/.dev
-	@cd tests && $(abspath $(BIN))/python -m campaigns.faults
+# Goes on where it was interrupted; other numbers by MUTANTS="--count 30 --seed 5 --only cpp".
+mutants: $(VENV)/.dev
+	@PYTHONPATH=tools nice $(BIN)/python -m mutation $(MUTANTS)
 
 # mypy sees the package as it is installed: export/ and bench/ inside ovsw/.
 lint: $(VENV)/.dev
@@ -89,10 +87,6 @@ bench: $(VENV)/.dev
 	@$(BIN)/ovsw-bench
 
 # The date of everything in it is that of the commit.
-fuzz: $(VENV)/.dev
-	@tools/fuzz/setup
-	@cd tests && $(abspath $(BIN))/python -m campaigns.fuzz --seconds $(or $(FUZZ_SECONDS),300)
-
 wheel: $(VENV)/.dev
 	@PATH="$(CURDIR)/$(BIN):$$PATH" SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 	  $(BIN)/python -m build --no-isolation --outdir dist
@@ -105,7 +99,7 @@ reproducible: $(VENV)/.dev
 lock: $(VENV)/.dev
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
 	  --no-emit-index-url --override requirements/without.txt pyproject.toml requirements/dev.in \
-	  --extra export --extra train --extra bench --extra dev -o requirements/dev.txt
+	  --extra export --extra train --extra bench --extra dev --extra mutation -o requirements/dev.txt
 
 # The development set-up includes the plain one. What it installs is pinned and checked, but for torch's own build.
 $(VENV)/.run: $(NATIVE) $(PROJECT)

@@ -22,7 +22,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-EXTRAS = ("export", "train", "bench", "dev")
+EXTRAS = ("export", "train", "bench", "dev", "mutation")
 
 
 def name_of(requirement: str) -> str:

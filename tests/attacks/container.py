@@ -41,7 +41,7 @@ JSON = (
     "The metadata is one JSON object in UTF-8, by the letter of RFC 8259: no `NaN` or `Infinity`, no half of a "
     "surrogate pair; it is at most 100 objects and lists deep."
 )
-RESIZE = "If given, it MUST be a whole number from the larger side of the input to 65536."
+RESIZE = "If given, it MUST be a whole number, not less than the larger side of the input and at most 16 times it."
 LABELS = "`labels` MUST be empty or have one string, without U+0000, for each channel of the first output."
 NAMED = (
     "A reader that uses the labels MUST refuse a name that it does not know and a list whose length is not that of the "
@@ -249,7 +249,7 @@ ATTACKS = [
     metadata("resize-text", RESIZE, b'{"preprocess":{"resize":"256"}}'),
     metadata("resize-part", RESIZE, b'{"preprocess":{"resize":1.5}}'),
     metadata("resize-small", RESIZE, b'{"preprocess":{"resize":0}}'),
-    metadata("resize-large", RESIZE, b'{"preprocess":{"resize":65537}}'),
+    metadata("resize-large", RESIZE, b'{"preprocess":{"resize":17}}'),
     metadata("resize-huge", RESIZE, b'{"preprocess":{"resize":9223372036854775808}}'),
     metadata("labels-number", R22, b'{"labels":3}'),
     metadata("labels-of-numbers", R22, b'{"labels":[1]}'),

@@ -128,7 +128,7 @@ LIMITS: dict[str, Callable[[], bytes]] = {
     "an average of 65535 columns": model(pool, "avgpool", 1, 65535),
     "a dilation of 256": model(dilated),
     "metadata 100 deep": metadata(b'{"a":' + b"[" * 99 + b"]" * 99 + b"}"),
-    "resize 65536": metadata(b'{"preprocess":{"resize":65536}}'),
+    "resize of 16 times the input": metadata(b'{"preprocess":{"resize":16}}'),
     "resize of the input": metadata(b'{"preprocess":{"resize":1}}'),
     "no labels": metadata(b'{"labels":[]}'),
     "as many labels as classes": metadata(b'{"labels":["a"]}'),

@@ -266,7 +266,7 @@ def test_a_failed_job_says_why(tmp_path: Path) -> None:
     ]
     run_jobs(jobs, How(jobs=2), lambda job, reason: reasons.update({job.name: reason}))
     assert reasons["bad"].startswith("ovsw-info: error: ")
-    assert "x.bnn: No such file" in reasons["bad"]
+    assert "x.bnn: no such file" in reasons["bad"]
     assert reasons["none"] == "ModuleNotFoundError: No module named 'ovsw.none'"
 
 
