@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c c
 # Tests use all cores, up to four, and say what was skipped and why.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
 
-.PHONY: help run test test-all test-arm64 count-arm64 lint format bench wheel clean
+.PHONY: help run test test-all test-arm64 count-arm64 faults lint format bench wheel clean
 
 help:
 	@echo "make run     set up and run the demo: a trained network on pictures, then large ones of random weights"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-all     the same with those tests that take long"
 	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"
 	@echo "make count-arm64  instructions of one inference there, beside ncnn"
+	@echo "make faults  killed, out of disk, memory, files or threads: nothing lost, nothing half written"
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make format  reformat the code"
 	@echo "make bench   the deployment table: size and latency beside the other engines"
@@ -42,6 +43,9 @@ test-arm64: $(VENV)/.dev
 count-arm64: $(VENV)/.dev
 	@PYTHON=$(BIN)/python tools/arm64/setup --peers
 	@$(BIN)/python tools/arm64/count.py --json build/arm64/counts.json
+
+faults: $(VENV)/.dev
+	@cd tests && $(abspath $(BIN))/python -m campaigns.faults
 
 # mypy sees the package as it is installed: export/ and bench/ inside ovsw/.
 lint: $(VENV)/.dev

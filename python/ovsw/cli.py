@@ -36,7 +36,7 @@ def command(
                 return 0
             except KeyboardInterrupt:
                 return 130
-            except (ValueError, OSError, RuntimeError) as e:
+            except (ValueError, OSError, RuntimeError, MemoryError) as e:
                 print(f"{prog.removeprefix('python -m ')}: error: {message(e)}", file=sys.stderr)
                 return 2
 
@@ -47,6 +47,8 @@ def command(
 
 def message(e: Exception) -> str:
     """The text of an error, on one line; the system's own say which file they are about."""
+    if isinstance(e, MemoryError):
+        return visible(str(e) or "out of memory")
     if isinstance(e, OSError) and e.filename is not None and e.strerror:
         return visible(f"{e.filename}: {e.strerror}")
     return visible(str(e) or type(e).__name__)

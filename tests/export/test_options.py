@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import stat
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from ovsw import Engine
 from ovsw import format as bnn
 from ovsw.export import export as export_step
+from ovsw.export.cli import main
 from ovsw.export.passes import Built, build
 
 from support import oracle
@@ -168,3 +171,13 @@ def test_as_a_process(folder: Folder) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"ovsw-export: error: {folder.checkpoint}: no such file\n"
+
+
+def test_devices_are_no_files_to_overwrite(folder: Folder) -> None:
+    """Nothing is lost in /dev/null, so no --force is asked for; /dev/full says why it fails."""
+    folder.save(state_of(R20, 10))
+    quick = ("--mean", "cifar10", "--numerics", "float", "--verify", "1")
+    assert main([str(folder.checkpoint), "-o", "/dev/null", *quick]) == 0
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+    assert main([str(folder.checkpoint), "-o", "/dev/full", *quick]) == 2
+    assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)

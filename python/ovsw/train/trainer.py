@@ -288,7 +288,7 @@ def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
     batches = _train_batches(recipe, split, run.seed, run.epoch, run.world)
     count = -(-len(split) // recipe.train.batch)
     title = f"epoch {run.epoch + 1}/{recipe.train.epochs}"
-    with tqdm(batches, total=count, leave=False, disable=quiet or run.world.rank > 0, desc=title) as bar:
+    with _Bar(batches, total=count, leave=False, disable=quiet or run.world.rank > 0, desc=title) as bar:
         for step, (images, labels) in enumerate(bar):
             lr = learning_rate(recipe.train, run.epoch + step / count)
             for group in run.optimizer.param_groups:
@@ -332,7 +332,11 @@ def _loss(run: Run, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
     return F.cross_entropy(logits, soft)
 
 
-def _show(bar: tqdm[Any], run: Run, loss: float, accuracy: float, lr: float) -> None:
+class _Bar(tqdm):  # type: ignore[misc]
+    monitor_interval = 0  # no thread to watch it: where threads are short, that would be a warning more
+
+
+def _show(bar: _Bar, run: Run, loss: float, accuracy: float, lr: float) -> None:
     """The bar's line. Flips are those of the last step, `left` is for the whole run."""
     done, total = bar.n + 1, bar.total or 1
     epochs_left = run.recipe.train.epochs - run.epoch - done / total
