@@ -14,6 +14,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -
 
 .PHONY: help run test test-all test-arm64 count-arm64 lint format bench wheel reproducible lock clean
 .PHONY: fuzz soak faults numbers mutants check-sanitizers
+.PHONY: help run test test-all test-arm64 count-arm64 faults lint format bench wheel clean
 
 help:
 	@echo "make run     set up and run the demo: a trained network on pictures, then large ones of random weights"
@@ -21,6 +22,7 @@ help:
 	@echo "make test-all     the same with those tests that take long"
 	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"
 	@echo "make count-arm64  instructions of one inference there, beside ncnn"
+	@echo "make faults  killed, out of disk, memory, files or threads: nothing lost, nothing half written"
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make format  reformat the code"
 	@echo "make bench   the deployment table: size and latency beside the other engines"
@@ -68,6 +70,8 @@ check-sanitizers: $(VENV)/.dev
 # Goes on where it was interrupted; other numbers by MUTANTS="--count 30 --seed 5 --only cpp".
 mutants: $(VENV)/.dev
 	@PYTHONPATH=tools nice $(BIN)/python -m mutation $(MUTANTS)
+faults: $(VENV)/.dev
+	@cd tests && $(abspath $(BIN))/python -m campaigns.faults
 
 # mypy sees the package as it is installed: export/ and bench/ inside ovsw/.
 lint: $(VENV)/.dev
