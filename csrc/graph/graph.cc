@@ -346,7 +346,7 @@ class OpBuilder {
               r_.residual, ") is ", dims(v), ", the output ", dims({v.kind, s.out_c, s.out_h, s.out_w}));
     }
     if (integer_ && out_kind() != Element::kI16) {
-      require(op_.act == Act::kNone && op_.residual == kAbsent && r_.bits == kAbsent && r_.out != kAbsent, "writes ",
+      require(op_.act == Act::kNone && op_.residual == kAbsent && r_.bits == kAbsent, "writes ",
               element_name(out_kind()), ", which takes no residual, activation or bits");
     }
   }
@@ -403,9 +403,9 @@ Graph build_graph(const File& file, const std::vector<std::uint32_t>& given) {
     const ValueRecord& r = file.values[i];
     check(r.kind <= std::uint32_t(integer ? Element::kU8 : Element::kBits), "value ", i, ": kind ", r.kind,
           " is unknown");
-    const std::size_t pixels = std::size_t(r.h) * r.w;
-    check(pixels <= kMaxElements && pixels * r.c <= kMaxElements, "value ", i, ": ", r.c, "x", r.h, "x", r.w,
-          " is over the cap of ", kMaxElements, " elements");
+    const std::uint64_t elements = std::uint64_t(r.c) * r.h * r.w;  // at most 2^60
+    check(elements <= kMaxElements, "value ", i, ": ", r.c, "x", r.h, "x", r.w, " is over the cap of ", kMaxElements,
+          " elements");
     graph.values.push_back({Element(r.kind), int(r.c), int(r.h), int(r.w)});
   }
   const Value& input = graph.values[0];

@@ -200,6 +200,7 @@ ATTACKS = [
     field("offset-0", R11, "tensor", 2, "offset", 0),
     Attack("hole", R11, "64 zero bytes more before tensor 9", shifted_tensor),
     Attack("tensor-past-end", R11B, "the last 8 bytes of tensor 9 are missing", lambda: repaired(cut(len(TINY) - 8))),
+    Attack("tensor-behind-end", R11B, "cut after the metadata, before tensor 0", lambda: repaired(cut(0x3B4))),
     Attack("padding", R11C, "the byte before tensor 3 is 1", byte(0x4BF, 1)),
     Attack("rest", R11D, "a byte after the last tensor", lambda: repaired(long_file())),
     Attack("tail-bit", R12, "bit 3 of a row of 3 channels is set", byte(0x540, 0x0B)),
