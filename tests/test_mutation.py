@@ -53,7 +53,6 @@ def test_places_in_python() -> None:
         (8, "swap_arguments"),
         (9, "NumberReplacer"),
         (9, "remove_statement"),
-        (9, "swap_arguments"),
         (9, "swap_function"),
         (10, "remove_statement"),
         (11, "return_none"),
@@ -76,7 +75,7 @@ def test_places_in_cpp() -> None:
     ("name", "changed"),
     [
         ("operator", {"a <= b &&", "a > b &&", "a < b ||"}),
-        ("swap_arguments", {"done(b, a)", "max(9, a)"}),
+        ("swap_arguments", {"done(b, a)"}),  # max does not mind
         ("constant", {"max(a, 10)", "max(a, 8)"}),
         ("negate", {"(!(a < b && !done(a, b)))"}),
         ("remove_statement", {"{ ; }"}),

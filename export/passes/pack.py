@@ -42,8 +42,7 @@ def pack(
     image = next(node for op in ops for node in op.fused.reads if isinstance(node, ir.Input))
     values: dict[ir.Node, int] = {image: model.add_value("f32" if numerics == "float" else "u8", *image.shape)}
     for op in ops:
-        fused, record = op.fused, _record(model, op)
-        record.input = values[fused.source]
+        fused, record = op.fused, _record(model, op, values[op.fused.source])
         second = fused.residual or fused.other
         if second is not None:
             record.residual = values[second]
@@ -57,11 +56,11 @@ def pack(
     return model
 
 
-def _record(model: bnn.Model, op: Lowered) -> bnn.Op:
-    """What the op is by itself, its tensors added to the model."""
+def _record(model: bnn.Model, op: Lowered, source: int) -> bnn.Op:
+    """What the op is by itself, reading the value `source`, its tensors added to the model."""
     core = op.fused.core
     kind = "log_softmax" if isinstance(core, ir.Softmax) and core.log else _OPS[type(core)]
-    record = bnn.Op(kind, op.fused.name, input=0, act=op.act, clamp=op.clamp)
+    record = bnn.Op(kind, op.fused.name, input=source, act=op.act, clamp=op.clamp)
     if isinstance(core, ir.Window):
         record.window, record.stride, record.pad = core.window, core.stride, core.pad
     if isinstance(core, ir.ChannelPad):

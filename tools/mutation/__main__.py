@@ -41,6 +41,12 @@ CPP_TESTS = {
     "include": ("tests/cpp/",),
     "": ("tests/kernels/", "tests/format/", "tests/runtime/", "tests/cpp/"),
 }
+# Tests that name another kernel table than those a folder is compiled for need not be asked.
+OTHER_TABLES = {
+    "kernels/x86_avx2/": ("portable", "x86_avx512"),
+    "kernels/x86_avx512/": ("portable", "x86_avx2"),
+    "kernels/x86/": ("portable",),
+}
 PYTHON_TESTS = {
     "python/ovsw/nn": ("tests/train/", "tests/export/"),
     "python/ovsw/datasets": ("tests/train/",),
@@ -141,7 +147,8 @@ class Campaign:
                 tests = self.of_folders(next(t for room, t in PYTHON_TESTS.items() if mutant.path.startswith(room)))
             return judge.in_order(tests, seconds, budget)
         folders = next(t for room, t in CPP_TESTS.items() if mutant.path.startswith(room))
-        tests = self.of_folders(folders)
+        others = next((tables for room, tables in OTHER_TABLES.items() if mutant.path.startswith(room)), ())
+        tests = {test for test in self.of_folders(folders) if not any(table in test for table in others)}
         known = [test for test, _ in self.killers.most_common() if test in tests][:12]
         return [b for b in (known, *judge.in_order(tests - set(known), seconds, budget)) if b]
 
@@ -191,9 +198,10 @@ def verify_killers(campaign: Campaign) -> list[str]:
 
 
 def drawn(language: str, args: argparse.Namespace) -> list[sites.Mutant]:
-    """The draw, as far as it may be needed: kept beside the results until the code or this tool changes."""
+    """The draw, as far as it may be needed: kept beside the results until the code or the faults change."""
     count = shares(args.count)[language] * (3 if language == "cpp" else 1)  # some do not compile, or change nothing
-    read = [ROOT / name for name in sites.files(ROOT, language)] + sorted(Path(__file__).parent.glob("*.py"))
+    how = [Path(__file__).with_name(name) for name in ("sites.py", f"{language}_faults.py")]
+    read = [ROOT / name for name in sites.files(ROOT, language)] + how
     state = hashlib.sha256(b"".join(path.read_bytes() for path in read)).hexdigest()
     kept = WORK / f"drawn-{language}-{args.seed}-{count}.json"
     if kept.exists() and (content := json.loads(kept.read_text()))["state"] == state:

@@ -28,6 +28,7 @@ PRELOADED = ["numpy", "torch", "torch.export", "torch.onnx", "onnx", "onnxscript
 PRELOADED += ["hypothesis.strategies", "hypothesis.extra.numpy"]
 
 
+PATIENCE = 300  # seconds in which no process of a test run wants the CPU
 SLACK = 30  # CPU seconds beyond twice the estimate that only what hangs needs
 
 
@@ -90,7 +91,7 @@ def run_tests(tree: Path, tests: Sequence[str], estimate: float) -> Verdict:
             traceback.print_exc()
         finally:
             os._exit(status)
-    status = wait(child, 600 + 20 * estimate)
+    status = wait(child, PATIENCE)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     notes = [json.loads(line) for line in report.read_text().splitlines()]
@@ -122,13 +123,15 @@ def in_child(tree: Path, tests: Sequence[str], report: Path, cpu: int) -> int:
     return int(pytest.main([*options, *modules], plugins=[Chosen(tests, report)]))
 
 
-def wait(child: int, seconds: float) -> int:
-    """The status of a child; what waits for nothing, without using CPU time, is killed in the end."""
-    end = time.monotonic() + seconds
-    pause = 0.02
+def wait(child: int, patience: float) -> int:
+    """The status of a child. If for so many seconds all its processes wait, for what never comes, they are killed."""
+    pause, since, looked = 0.02, time.monotonic(), time.monotonic()
     while True:
         pid, status = os.waitpid(child, os.WNOHANG)
-        if not pid and time.monotonic() > end:
+        if not pid and time.monotonic() - looked > 5:
+            looked = time.monotonic()
+            since = looked if awake(child) else since
+        if not pid and time.monotonic() - since > patience:
             os.killpg(child, signal.SIGKILL)
             pid, status = os.waitpid(child, 0)
         if pid:
@@ -137,6 +140,16 @@ def wait(child: int, seconds: float) -> int:
             return status
         time.sleep(pause)
         pause = min(pause * 1.2, 0.3)
+
+
+def awake(session: int) -> bool:
+    """Whether a process of the session runs, or would if the machine had time for it."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, leader = path.read_text().rpartition(")")[2].split()[:4]
+            if int(leader) == session and state in "RD":
+                return True
+    return False
 
 
 def in_order(tests: Iterable[str], seconds: dict[str, float], budget: float) -> list[list[str]]:
