@@ -40,8 +40,8 @@ def read(data: bytes) -> None:
         bounds.check(model)
 
 
-def load(data: bytes, isa: str = "portable") -> _core.Engine:
-    return _core.Engine(data, 1, isa)
+def load(data: bytes, isa: str = "portable", memory_limit: int = 0) -> _core.Engine:
+    return _core.Engine(data, 1, isa, memory_limit)
 
 
 def test_the_files_are_what_the_code_says() -> None:
@@ -73,7 +73,7 @@ def test_files_at_a_limit_are_valid(name: str) -> None:
     data = LIMITS[name]()
     read(data)
     for isa in {"portable", TABLES[0]}:
-        engine = load(data, isa)
+        engine = load(data, isa, memory_limit=1 << 30)
         c, h, w = engine.input_shape
         assert np.isfinite(engine.run(np.zeros((1, h, w, c), np.uint8))).all()
 
