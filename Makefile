@@ -32,7 +32,7 @@ help:
 	@echo "make clean   remove the venv and everything built"
 	@echo ""
 	@echo "Campaigns, each with its figures at the end (docs/testing.md):"
-	@echo "make fuzz    hostile files for FUZZ_SECONDS each (300), by libFuzzer and in Python (clang 16; root on Debian 12)"
+	@echo "make fuzz    hostile files by libFuzzer and in Python, FUZZ=\"--seconds 300\" each (clang 16; root on Debian 12)"
 	@echo "make soak    100,000 inferences on many threads, engines and processes: all equal, nothing left"
 	@echo "make faults  killed, out of disk, memory, files or threads: nothing lost, nothing half written"
 	@echo "make numbers 4,200 random graphs against torch, ONNX Runtime and the simulation"
@@ -62,7 +62,7 @@ soak faults numbers: $(VENV)/.dev
 
 fuzz: $(VENV)/.dev
 	@tools/fuzz/setup
-	@cd tests && $(abspath $(BIN))/python -m campaigns.fuzz --seconds $(or $(FUZZ_SECONDS),300)
+	@cd tests && $(abspath $(BIN))/python -m campaigns.fuzz $(or $(FUZZ),--seconds 300)
 
 check-sanitizers: $(VENV)/.dev
 	@$(BIN)/python tools/sanitizers.py
@@ -70,8 +70,6 @@ check-sanitizers: $(VENV)/.dev
 # Goes on where it was interrupted; other numbers by MUTANTS="--count 30 --seed 5 --only cpp".
 mutants: $(VENV)/.dev
 	@PYTHONPATH=tools nice $(BIN)/python -m mutation $(MUTANTS)
-faults: $(VENV)/.dev
-	@cd tests && $(abspath $(BIN))/python -m campaigns.faults
 
 # mypy sees the package as it is installed: export/ and bench/ inside ovsw/.
 lint: $(VENV)/.dev

@@ -6,9 +6,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from attacks import Attack
 from ovsw import format as bnn
 
+from attacks import Attack
 from support.files import File, with_metadata, with_name
 from support.models import TINY, small_model, tiny_model
 

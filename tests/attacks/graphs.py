@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from attacks import Attack
-from attacks.container import row
 from ovsw import format as bnn
 
+from attacks import Attack
+from attacks.container import row
 from support.models import small_model
 
 R15 = "Ops are in order: what an op reads is value 0 or was written by an op before it."

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from attacks import Attack
 from ovsw import format as bnn
+
+from attacks import Attack
 
 R21 = "With numerics `integer`, everything that [numerics.md](numerics.md) bounds is within its bounds."
 MEAN = "|mean[c]| <= 256."

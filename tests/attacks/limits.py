@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from attacks import graphs, integers
-from attacks.integers import BINARY, INT32, PADDED_BINARY, TWO, ZERO_POINT, ended, stem
 from ovsw import format as bnn
 
+from attacks import graphs, integers
+from attacks.integers import BINARY, INT32, PADDED_BINARY, TWO, ZERO_POINT, ended, stem
 from support.files import File, with_metadata, with_name
 from support.models import small_model
 

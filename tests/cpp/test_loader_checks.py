@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from campaigns.loader_checks import SOURCES, Bench, build, mutants
 
+from campaigns.loader_checks import SOURCES, Bench, build, mutants
 from support import ROOT
 
 ONCE_UNNOTICED = ("has_checksum(crc, data, size)", "word >> (channels % 64) == 0")

@@ -9,13 +9,13 @@ import re
 
 import numpy as np
 import pytest
-from attacks import FILES, INDEX
-from attacks.__main__ import ATTACKS, COLUMNS
-from attacks.limits import LIMITS
 
 from ovsw import _core, bounds
 from ovsw import format as bnn
 
+from attacks import FILES, INDEX
+from attacks.__main__ import ATTACKS, COLUMNS
+from attacks.limits import LIMITS
 from support import ROOT, TABLES
 from support.files import NAMES_THE_THING, refusal
 from support.format_doc import rows

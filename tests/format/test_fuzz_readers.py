@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from campaigns.fuzz_readers import READERS, fuzz
 
 COUNTS = {"bnn": 800, "checkpoint": 100, "cifar": 200, "idx": 200, "mosaic": 8, "onnx": 80}

@@ -147,7 +147,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const KernelTable* const* tables = kernel_tables(&count);
   for (int t = count - 1; t >= 0; --t) {  // the portable one first
     if (!tables[t]->supported()) continue;
-    const auto plan_of = [&] { return make_plan(graph, *tables[t], 2, default_memory_limit(size)); };
+    const auto plan_of = [&] { return make_plan(graph, *tables[t], 2, fuzz::kMemory); };
     std::unique_ptr<const Plan> plan;
     try {
       plan = plan_of();
