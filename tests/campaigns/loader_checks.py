@@ -162,11 +162,9 @@ def main() -> int:
             results.append(how)
             if not how:
                 unnoticed += found[i].shown not in EXPLAINED
+                known = ", as is known" if found[i].shown in EXPLAINED else ""
                 words = " ".join(found[i].shown.split())
-                print(
-                    f"unnoticed {i}{', as is known' if found[i].shown in EXPLAINED else ''}: {found[i].path}:{found[i].line}: {words}",
-                    flush=True,
-                )
+                print(f"unnoticed {i}{known}: {found[i].path}:{found[i].line}: {words}", flush=True)
     counts = {how or "unnoticed": results.count(how) for how in set(results)}
     print(f"{len(results)} mutants: {counts}")
     return int(unnoticed > 0)
