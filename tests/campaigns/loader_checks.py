@@ -30,6 +30,8 @@ SOURCES = (
     "csrc/runtime/metadata.cc",
     "csrc/base/json.cc",
 )
+# Without these parts the next one refuses in the same words, after a look at memory that is not there: work for ASan.
+EXPLAINED = ("size >= sizeof kMagic  (a part)", "resize  (a part)")
 CALL = re.compile(r"(?<![\w.>:~])(check|require|refuse|refuse_labels|fail)\(")
 DEFINITION = re.compile(r"(void|noreturn\]\] void) (\w+::)?(check|require|refuse|refuse_labels|fail)\($")
 
@@ -159,9 +161,10 @@ def main() -> int:
         for i, how in zip(sorted(chosen), pool.map(lambda i: bench.noticed(found[i]), sorted(chosen))):
             results.append(how)
             if not how:
-                unnoticed += 1
+                unnoticed += found[i].shown not in EXPLAINED
+                known = ", as is known" if found[i].shown in EXPLAINED else ""
                 words = " ".join(found[i].shown.split())
-                print(f"unnoticed {i}: {found[i].path}:{found[i].line}: {words}", flush=True)
+                print(f"unnoticed {i}{known}: {found[i].path}:{found[i].line}: {words}", flush=True)
     counts = {how or "unnoticed": results.count(how) for how in set(results)}
     print(f"{len(results)} mutants: {counts}")
     return int(unnoticed > 0)

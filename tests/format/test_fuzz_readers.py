@@ -16,4 +16,5 @@ def test_readers_refuse_in_words(reader: str, tmp_path: Path) -> None:
     counts, _ = fuzz(reader, 1, COUNTS[reader], 300, tmp_path)
     assert counts["findings"] == 0
     assert sum(counts.values()) == COUNTS[reader]
-    assert min(counts["taken"], counts["refused"]) > 0, "the damage is too small or too large to try much"
+    tried = counts["refused"] if reader == "mosaic" else min(counts["taken"], counts["refused"])  # it has a checksum
+    assert tried > 0, "the damage is too small or too large to try much"
