@@ -146,7 +146,7 @@ import mutation.__main__ as campaign
 from mutation import judge
 campaign.ROOT = pathlib.Path({str(root)!r})
 campaign.WORK = campaign.ROOT / "build" / "mutation"
-judge.PRELOADED, judge.SLACK = [], 2
+judge.PRELOADED, judge.SLACK = [], 1
 sys.argv = ["mutation", "--only", "python", "--count", "50", "--results", {str(tmp_path / "results.jsonl")!r}]
 sys.exit(campaign.main())
 """

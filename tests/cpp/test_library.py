@@ -128,6 +128,7 @@ def test_the_programs_of_ctest(library: Path, kind: str, cpu: str) -> None:
     shown = (library / f"{kind}-{cpu}.txt").read_text()
     assert "100% tests passed" in shown, shown
     programs = {p.stem.removeprefix("test_") for p in (ROOT / "tests/cpp").glob("test_*.c*")}
+    programs |= {p.stem for p in (ROOT / "tests/fuzz").glob("fuzz_*.cc")}
     if ARM64:
         programs -= {"fork"}  # qemu-user cannot do it
     assert programs == set(re.findall(r"Test +#\d+: (\w+)", shown))

@@ -15,7 +15,7 @@ ONCE_UNNOTICED = ("has_checksum(crc, data, size)", "word >> (channels % 64) == 0
 
 def test_every_source_has_checks() -> None:
     counts = {path: len(list(mutants(path, (ROOT / path).read_text()))) for path in SOURCES}
-    assert min(counts.values()) >= 8
+    assert min(counts.values()) >= 6
     assert sum(counts.values()) > 150
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ovsw import Engine, _testing, bounds
+from ovsw import Engine, _core, _testing, bounds
 from ovsw import format as bnn
 
 from support import DATA, ROOT
@@ -190,7 +190,9 @@ def test_limits() -> None:
     assert re.search(r"features <= \(1u << 20\)", source(graph))
     assert limits["features"] == 1 << 20
     assert limits["taps"] == cpp_constant(graph, "kMaxInputs")
-    assert f"more than {cpp_constant(plan, 'kMaxArena')} bytes" in section("Limits")
+    base = _core.default_memory_limit(0)
+    assert f"more than {base >> 20} MiB ({base} bytes) and four times the size" in section("Limits").replace("\n", " ")
+    assert _core.default_memory_limit(1000) == base + 4000
 
 
 def test_bit_order_example() -> None:

@@ -261,7 +261,7 @@ def test_refused_models(tmp_path: Path, small: bytes) -> None:
         ("short.bnn", small[:-1], "truncated"),
         ("long.bnn", small + b"x", "too long"),
         ("flipped.bnn", small[:5000] + bytes([small[5000] ^ 4]) + small[5001:], "checksum"),
-        ("major.bnn", small[:8] + b"\x02" + small[9:], "major version 1"),
+        ("major.bnn", small[:8] + b"\x02" + small[9:], r"knows 1\.x: install a newer ovsw"),
     ):
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ValueError, match=words) as refusal:

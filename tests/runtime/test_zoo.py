@@ -250,7 +250,7 @@ def test_run_refuses(arguments: list[str], words: str, capsys: pytest.CaptureFix
 
 
 def test_a_missing_image_is_not_taken_for_a_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["nothing.jpg"]) == 2
+    assert run.main(["nothing.jpg"]) == 1
     assert capsys.readouterr().err.endswith("ovsw-run: error: nothing.jpg: no such image\n")
 
 

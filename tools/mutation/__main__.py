@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import sys
-import time
 import traceback
 from collections import Counter, defaultdict
 from dataclasses import asdict
@@ -117,7 +116,7 @@ class Campaign:
                 os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def judge_changed(self, mutant: sites.Mutant) -> str:
-        built = time.process_time()
+        started = judge.cpu_seconds()
         if self.language == "cpp" and not mutant.path.startswith(("include/", "csrc/c_api/")):
             if said := self.build.build():
                 self.results.add(mutant, "invalid", said=said[-300:])
@@ -126,17 +125,17 @@ class Campaign:
                 self.results.add(mutant, "equivalent")
                 return "equivalent"
         batches = self.batches(mutant)
-        ran, spent, by = 0, time.process_time() - built, ""
+        ran, by = 0, ""
         for batch in batches:
-            estimate = sum(self.survey.seconds.get(test, 5) for test in batch)
-            verdict = judge.run_tests(self.tree, batch, estimate)
-            ran, spent, by = ran + verdict.ran, spent + verdict.seconds, verdict.by
+            by, count = judge.run_tests(self.tree, batch, sum(self.survey.seconds[test] for test in batch))
+            ran += count
             if by:
                 break
         outcome = "noticed" if by else "survived"
         if by:
             self.killers[by] += 1
-        self.results.add(mutant, outcome, by=by, ran=ran, chosen=sum(map(len, batches)), seconds=round(spent, 1))
+        spent = round(judge.cpu_seconds() - started, 1)
+        self.results.add(mutant, outcome, by=by, ran=ran, chosen=sum(map(len, batches)), seconds=spent)
         return outcome
 
     def batches(self, mutant: sites.Mutant) -> list[list[str]]:
@@ -189,11 +188,11 @@ def verify_killers(campaign: Campaign) -> list[str]:
     estimate = sum(campaign.survey.seconds[test] for test in killers)
     left = killers
     while left:
-        verdict = judge.run_tests(campaign.tree, left, estimate)
-        if not verdict.by:
+        by, _ = judge.run_tests(campaign.tree, left, estimate)
+        if not by:
             break
-        failing.append(verdict.by)
-        left = left[left.index(verdict.by) + 1 :] if verdict.by in left else []
+        failing.append(by)
+        left = left[left.index(by) + 1 :] if by in left else []
     return failing
 
 
@@ -302,10 +301,11 @@ def main() -> int:
         judged = 0
         for mutant in drawn(language, args):
             line = results.lines.get(mutant.name)
-            if line is None or judged == share[language]:
-                break
-            lines.append(line)
-            judged += line["outcome"] in ("noticed", "survived")
+            if line is not None and judged < share[language]:
+                lines.append(line)
+                judged += line["outcome"] in ("noticed", "survived")
+        if judged < share[language]:
+            print(f"{language}: {share[language] - judged} of {share[language]} are not judged yet")
     why = explanations()
     survivors = [line for line in lines if line["outcome"] == "survived"]
     for line in survivors:
@@ -313,6 +313,7 @@ def main() -> int:
         print("".join(f"  - {text}\n" for text in line["before"].splitlines()), end="")
         print("".join(f"  + {text}\n" for text in line["after"].splitlines()), end="")
     print(table(lines, why))
+    print(f"{sum(line.get('seconds', 0) for line in lines) / 60:.0f} minutes of CPU time for these, builds and all")
     return int(any(line["name"] not in why for line in survivors))
 
 

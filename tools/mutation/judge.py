@@ -17,7 +17,6 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,11 +31,10 @@ PATIENCE = 300  # seconds in which no process of a test run wants the CPU
 SLACK = 30  # CPU seconds beyond twice the estimate that only what hangs needs
 
 
-@dataclass
-class Verdict:
-    by: str  # the first test that failed, or what ended the process; empty if all passed
-    ran: int
-    seconds: float  # of CPU, with all child processes
+def cpu_seconds() -> float:
+    """What all child processes so far have used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def preload() -> None:
@@ -77,11 +75,13 @@ class Chosen:
             file.write(json.dumps(what) + "\n")
 
 
-def run_tests(tree: Path, tests: Sequence[str], estimate: float) -> Verdict:
-    """Runs tests of a copy; `estimate` is what they take together when nothing is wrong, in seconds."""
+def run_tests(tree: Path, tests: Sequence[str], estimate: float) -> tuple[str, int]:
+    """The first test of a copy that fails, or what ended the process, or nothing; and how many were started.
+
+    `estimate` is what they take together when nothing is wrong, in seconds.
+    """
     report = tree.parent / f"{tree.name}.report"
     report.write_text("")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     child = os.fork()
     if child == 0:
         status = 3
@@ -92,8 +92,6 @@ def run_tests(tree: Path, tests: Sequence[str], estimate: float) -> Verdict:
         finally:
             os._exit(status)
     status = wait(child, PATIENCE)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     notes = [json.loads(line) for line in report.read_text().splitlines()]
     started = [note["started"] for note in notes if "started" in note]
     failed = [note["failed"] for note in notes if "failed" in note]
@@ -104,7 +102,7 @@ def run_tests(tree: Path, tests: Sequence[str], estimate: float) -> Verdict:
         if not started:
             raise RuntimeError(f"pytest did not start: {report.with_suffix('.log').read_text()[-2000:]}")
         by = f"{started[-1]} (exit {os.WEXITSTATUS(status)})"
-    return Verdict(by, len(started), spent)
+    return by, len(started)
 
 
 def in_child(tree: Path, tests: Sequence[str], report: Path, cpu: int) -> int:
