@@ -176,7 +176,7 @@ def test_magic_version_and_alignment() -> None:
 
 def test_limits() -> None:
     limits = {name: int(value) for name, value, _ in rows("Limits")}
-    file, graph, plan = "csrc/format/file.cc", "csrc/graph/graph.cc", "csrc/plan/plan.cc"
+    file, graph = "csrc/format/file.cc", "csrc/graph/graph.cc"
     assert limits["outputs"] == bnn.MAX_OUTPUTS == cpp_constant(file, "kMaxOutputs")
     assert limits["count"] == bnn.MAX_COUNT == cpp_constant(file, "kMaxCount")
     assert limits["dim"] == bnn.MAX_DIM == cpp_constant(file, "kMaxDim")
