@@ -246,12 +246,18 @@ class _Writer:
         return self.op("Clip", node.name, x, *bounds)
 
     def max_pool(self, node: ir.MaxPool, _: bool) -> str:
-        options = {"dilations": node.dilation, "ceil_mode": int(node.ceil)}
-        return self.op("MaxPool", node.name, self.read(node.inputs[0]), **_geometry(node), **options)
+        options = {"dilations": node.dilation, **_windows(node)}
+        return self.op("MaxPool", node.name, self.read(node.inputs[0]), **{**_geometry(node), **options})
 
     def avg_pool(self, node: ir.AvgPool, _: bool) -> str:
-        options = {"count_include_pad": int(not node.exclude_pad), "ceil_mode": int(node.ceil)}
-        return self.op("AveragePool", node.name, self.read(node.inputs[0]), **_geometry(node), **options)
+        x, options = self.read(node.inputs[0]), {**_geometry(node), **_windows(node)}
+        counts = not node.exclude_pad
+        if counts and options["pads"] != _pads(node.pad):  # what lies beyond the padding does not count
+            around = self.whole(f"{node.name}.pads", [0, 0, *node.pad, 0, 0, *node.pad])
+            x = self.op("Pad", f"{node.name}.padded", x, around)
+            options["pads"] = [0, 0, *(after - p for after, p in zip(options["pads"][2:], node.pad))]
+            counts = False
+        return self.op("AveragePool", node.name, x, count_include_pad=int(counts), **options)
 
     def channel_pad(self, node: ir.ChannelPad, _: bool) -> str:
         pads = self.whole(f"{node.name}.pads", [0, node.before, 0, 0, 0, node.after, 0, 0])
@@ -316,6 +322,18 @@ class _Writer:
 
 def _geometry(node: ir.Window) -> dict[str, Any]:
     return {"kernel_shape": node.window, "strides": node.stride, "pads": _pads(node.pad)}
+
+
+def _windows(node: ir.MaxPool | ir.AvgPool) -> dict[str, Any]:
+    """How many windows there are: torch leaves out a last one that would begin in the padding, ONNX's ceil mode does
+    not. Without it there are as many as fit, if need be into more padding at the end.
+    """
+    dilation = node.dilation if isinstance(node, ir.MaxPool) else (1, 1)
+    covered = [(k - 1) * d + 1 for k, d in zip(node.window, dilation)]
+    axes = list(zip(node.inputs[0].shape[1:], node.shape[1:], covered, node.stride, node.pad))
+    if node.ceil and all(out == -(-(n + 2 * p - k) // s) + 1 for n, out, k, s, p in axes):
+        return {"ceil_mode": 1}
+    return {"ceil_mode": 0, "pads": [*node.pad, *(max(p, (out - 1) * s + k - n - p) for n, out, k, s, p in axes)]}
 
 
 def _pads(pad: Sequence[int]) -> list[int]:

@@ -38,7 +38,9 @@ def shape(y: Tensor) -> ir.Shape:
 
 
 def pools() -> Iterator[tuple[str, ir.Node, Tensor]]:
-    for k, s, p, d in ((3, 2, 1, 1), (2, 2, 0, 1), (3, 3, 1, 1), (2, 1, 0, 2), (3, 2, 1, 2)):
+    # The last two: in ceil mode a last window begins in the padding, in rows and columns, and in columns alone.
+    sizes = (3, 2, 1, 1), (2, 2, 0, 1), (3, 3, 1, 1), (2, 1, 0, 2), (3, 2, 1, 2), (2, 2, 1, 1), (3, 7, 1, 1)
+    for k, s, p, d in sizes:
         for ceil in (False, True):
             y = F.max_pool2d(IMAGES, k, s, p, d, ceil)
             node: ir.Node = ir.MaxPool("p", [image()], shape(y), (k, k), (s, s), (p, p), (d, d), ceil)

@@ -13,15 +13,22 @@ from torch.nn import functional as F
 from ovsw.export import ir
 
 
-def interpret(graph: ir.Graph, images: np.ndarray) -> list[np.ndarray]:
-    """The outputs (n, channels, height, width) of a graph of first-group nodes for images (n, c, h, w)."""
+def interpret(graph: ir.Graph, images: np.ndarray, noise: float = 0.0) -> list[np.ndarray]:
+    """The outputs (n, channels, height, width) of a graph of first-group nodes for images (n, c, h, w).
+
+    With `noise` every value of every node is off by about that share: what then jumps hangs on a rounding error.
+    """
     values: dict[ir.Node, Tensor] = {}
+    drawn = torch.Generator().manual_seed(0)
     for node in graph.nodes:
         inputs = [values[source] for source in node.inputs]
         if isinstance(node, ir.Input):
             values[node] = torch.tensor(images, dtype=torch.float64)
         else:
             values[node] = _KINDS[type(node)](node, *inputs)
+        if noise:
+            off = torch.randn(values[node].shape, generator=drawn, dtype=torch.float64)
+            values[node] = values[node] * (1 + noise * off)
         assert values[node].shape[1:] == node.shape, f"{node.name}: {tuple(values[node].shape)}, not {node.shape}"
     return [values[node].numpy() for node in graph.outputs]
 

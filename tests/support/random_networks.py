@@ -18,7 +18,7 @@ from ovsw.networks import InputSpec
 from support.interpret import interpret
 from support.random_ir import random_graph
 
-UNSTABLE = 1e-3  # a network whose results jump by this much with the last bits of its image has a value next to a sign
+UNSTABLE = 1e-3  # a network whose results jump by this much with the last bits of its maps has a value next to a sign
 NEAR = 1e-4
 MEAN, STD = 0.5, 0.25
 
@@ -55,7 +55,7 @@ class Network:
         mean, std = np.full(c, MEAN, np.float32), np.full(c, STD, np.float32)
         images = np.ascontiguousarray(((pixels / np.float32(255) - mean) / std).transpose(0, 3, 1, 2), np.float32)
         expected = flat(interpret(graph, images.astype(np.float64)))
-        near = flat(interpret(graph, images.astype(np.float64) * (1 + 1e-6)))
+        near = flat(interpret(graph, images.astype(np.float64), noise=1e-6))
         return Network(seed, graph, pixels, images, expected, off(near, expected) < UNSTABLE, mean, std)
 
     def float_file(self) -> bytes:
