@@ -122,8 +122,10 @@ class Engine:
         normalised. A batch is a list of these, or an array with one more dimension in front.
         """
         batch, single = self._batch(image)
-        with self._enough():
+        try:
             numbers = self._core.run(batch)
+        except MemoryError:
+            raise self._no_memory() from None
         outputs, end = [], 0
         for c, h, w in self.output_shapes:
             begin, end = end, end + c * h * w
@@ -164,17 +166,19 @@ class Engine:
     def time_steps(self, image: ImageLike, repeat: int = 1) -> np.ndarray:
         """Seconds of each of the `steps` in each of `repeat` runs on one image."""
         one = self.batch(image)[:1]
-        with self._enough():
+        try:
             return np.asarray(self._core.time_steps(one, repeat))
+        except MemoryError:
+            raise self._no_memory() from None
 
     def __repr__(self) -> str:
         outputs = ", ".join(str(c) if (h, w) == (1, 1) else dims((c, h, w)) for c, h, w in self.output_shapes)
         about = f"{visible(str(self.metadata.get('arch', 'model')))} {dims(self.input_shape)} -> {outputs}"
         return f"<Engine {about}, isa={self.isa}, threads={self.threads}>"
 
-    def _enough(self) -> contextlib.AbstractContextManager[None]:
+    def _no_memory(self) -> MemoryError:
         of_run = self.memory.maps + self.memory.scratch
-        return _memory_of(f"{self._name}: there is not enough memory to run it, which takes {of_run:,} bytes")
+        return MemoryError(f"{self._name}: there is not enough memory to run it, which takes {of_run:,} bytes")
 
     def _top(self, logits: np.ndarray, k: int) -> list[tuple[str, float]]:
         wide = logits.astype(np.float64)
