@@ -16,7 +16,8 @@ from ovsw.export import ir
 def interpret(graph: ir.Graph, images: np.ndarray, noise: float = 0.0) -> list[np.ndarray]:
     """The outputs (n, channels, height, width) of a graph of first-group nodes for images (n, c, h, w).
 
-    With `noise` every value of every node is off by about that share: what then jumps hangs on a rounding error.
+    With `noise` every value of every node is off by about that share of it, or of 1 if it is smaller, but what is 0
+    stays so: what then jumps hangs on a rounding error.
     """
     values: dict[ir.Node, Tensor] = {}
     drawn = torch.Generator().manual_seed(0)
@@ -28,7 +29,7 @@ def interpret(graph: ir.Graph, images: np.ndarray, noise: float = 0.0) -> list[n
             values[node] = _KINDS[type(node)](node, *inputs)
         if noise:
             off = torch.randn(values[node].shape, generator=drawn, dtype=torch.float64)
-            values[node] = values[node] * (1 + noise * off)
+            values[node] = values[node] + noise * off * values[node].abs().clamp(min=1) * (values[node] != 0)
         assert values[node].shape[1:] == node.shape, f"{node.name}: {tuple(values[node].shape)}, not {node.shape}"
     return [values[node].numpy() for node in graph.outputs]
 
