@@ -13,14 +13,14 @@ from torch.nn import functional as F
 from ovsw.export import ir
 
 
-def interpret(graph: ir.Graph, images: np.ndarray, noise: float = 0.0) -> list[np.ndarray]:
+def interpret(graph: ir.Graph, images: np.ndarray, noise: float = 0.0, seed: int = 0) -> list[np.ndarray]:
     """The outputs (n, channels, height, width) of a graph of first-group nodes for images (n, c, h, w).
 
     With `noise` every value of every node is off by about that share of it, or of 1 if it is smaller, but what is 0
     stays so: what then jumps hangs on a rounding error.
     """
     values: dict[ir.Node, Tensor] = {}
-    drawn = torch.Generator().manual_seed(0)
+    drawn = torch.Generator().manual_seed(seed)
     for node in graph.nodes:
         inputs = [values[source] for source in node.inputs]
         if isinstance(node, ir.Input):
