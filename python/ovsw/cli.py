@@ -36,7 +36,7 @@ def command(
                 return 0
             except KeyboardInterrupt:
                 return 130
-            except (ValueError, OSError, RuntimeError, MemoryError) as e:
+            except (ValueError, OSError, RuntimeError, MemoryError, SystemError) as e:  # the last: memory ran out in C
                 print(f"{prog.removeprefix('python -m ')}: error: {message(e)}", file=sys.stderr)
                 return 2
 

@@ -16,6 +16,7 @@ from ovsw import Engine, info, run, zoo
 from ovsw import format as bnn
 from ovsw.bench import demo
 from ovsw.bench.random_nets import random_resnet
+from ovsw.cli import command
 
 from support import ROOT
 from support.hungry import Net
@@ -84,6 +85,28 @@ def test_run_goes_on_after_a_picture_without_memory(
     captured = capsys.readouterr()
     assert captured.err == "ovsw-run: error: huge.png: not enough memory for 9000 x 9000 pixels\n"
     assert captured.out.startswith(PHOTO)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("x is 1"), "x is 1"),
+        (FileNotFoundError(2, "No such file or directory", "f.bnn"), "f.bnn: No such file or directory"),
+        (RuntimeError("no threads"), "no threads"),
+        (MemoryError(), "out of memory"),
+        (SystemError("error return without exception set"), "error return without exception set"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_errors_are_one_line(error: Exception, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """SystemError is what C code without memory raises at times, in the middle of torch's imports."""
+
+    @command("ovsw-x", "", lambda parser: None)
+    def main(args: object) -> int:
+        raise error
+
+    assert main([]) == 2
+    assert capsys.readouterr().err == f"ovsw-x: error: {said}\n"
 
 
 @pytest.mark.parametrize(
