@@ -36,6 +36,8 @@ LEFT_OUT = {
     "tests/runtime/test_engine.py::test_strided_and_foreign_arrays": _TORCH,
     "tests/runtime/test_engine.py::test_gil_is_released": "a minute of computing that other tests have, too",
     "tests/format/test_hostile.py": _LIMITS,
+    "tests/format/test_memory.py": _LIMITS,
+    "tests/format/test_fuzz_readers.py": _LIMITS,
 }
 
 
