@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ovsw.datasets import MemorySet
+from ovsw.datasets import FolderSet, MemorySet
 from ovsw.nn import BinaryConv2d
 from ovsw.train import trainer
 from ovsw.train.distributed import World
@@ -293,6 +294,23 @@ def test_augmentation_is_of_the_seed_and_the_epoch(tmp_path: Path, monkeypatch: 
     views = [image.numpy().tobytes() for run in (first, second) for epoch in run for image in epoch]
     assert len(views) == 2 * EPOCHS * TRAIN
     assert len(set(views)) > 0.95 * len(views)
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_ranks_share_out_each_batch(kind: str, tmp_path: Path) -> None:
+    """Each image's label is its number: those of two ranks are the two halves of what one process takes."""
+    numbers = torch.arange(24)
+    split: MemorySet | FolderSet = MemorySet(torch.zeros(24, 3, 32, 32, dtype=torch.uint8), numbers, [])
+    if kind == "folder":
+        Image.new("RGB", (32, 32)).save(tmp_path / "one.png")
+        split = FolderSet([tmp_path / "one.png"] * 24, numbers, [])
+    recipe = recipe_of("train.batch=8", "data.workers=0")
+    worlds = World(), World(0, 2), World(1, 2)
+    alone, first, second = ([y.tolist() for _, y in trainer._train_batches(recipe, split, 1, 0, w)] for w in worlds)
+    assert [len(batch) for batch in alone] == [8, 8, 8]
+    assert sorted(number for batch in alone for number in batch) == numbers.tolist()
+    assert [one[:4] for one in alone] == first
+    assert [one[4:] for one in alone] == second
 
 
 # Accuracy
