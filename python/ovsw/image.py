@@ -35,6 +35,16 @@ _TIFF_BITS, _TIFF_PHOTOMETRIC, _TIFF_WHITE_IS_ZERO = 258, 262, 0
 _QUIET = threading.Lock()  # the filters of warnings belong to the process
 
 
+def _new_lock() -> None:
+    """In a forked child: a thread that held the lock is not there."""
+    global _QUIET
+    _QUIET = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
+
+
 def load_pixels(source: ImageSource, channels: int, resize: int, crop: tuple[int, int]) -> np.ndarray:
     """uint8 pixels (height, width, channels): the shorter side scaled to `resize`, the centre `crop` cut out.
 

@@ -15,7 +15,7 @@ WHAT = pytest.mark.parametrize("what", ["engine", "train"])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@WHAT
+@pytest.mark.parametrize("what", ["engine", "train", "picture"])
 def test_fork_while_other_threads_run(what: str) -> None:
     """No lock that another thread held when the process forked is waited for in the child."""
     done = child("forks", what, "60")

@@ -1,7 +1,7 @@
 """What goes wrong in whole processes happens in a child: this module as a script.
 
-`child` is the parent's side, all else is the child's. What runs there is `engine`, a network on the engine, or `train`,
-a unit of the training kernels.
+`child` is the parent's side, all else is the child's. What runs there is `engine`, a network on the engine, `train`, a
+unit of the training kernels, or `picture`, a file that is decoded.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ovsw import Engine
+from ovsw.image import load_pixels
 
 from support import DATA, ROOT
 
@@ -35,7 +36,9 @@ def child(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def workload(what: str, threads: int) -> Callable[[], bytes]:
-    """One call of the native code, with as many threads; returns the bytes of its results."""
+    """One call of it, with as many threads; returns the bytes of its results."""
+    if what == "picture":
+        return lambda: load_pixels(ROOT / "python/ovsw/data/cifar10/cat.png", 3, 32, (32, 32)).tobytes()
     if what == "train":
         from support.native_unit import NativeUnit
 
