@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ovsw.export import ir
 from ovsw.export.passes.fuse import Fused
 from ovsw.export.passes.lower import Lowered, lower
 from ovsw.export.passes.pack import pack
-from ovsw.export.passes.quantize import quantize
+from ovsw.export.passes.quantize import _Quantizer, quantize
 from ovsw.export.passes.scales import TOP
 from ovsw.image import load_pixels
 
@@ -251,3 +252,11 @@ def test_logits_where_no_sign_falls_the_other_way() -> None:
     same, differences = agreement(R20, state_of(R20, 32), 32, 12)
     assert (differences < 5e-3).sum() >= 3
     assert same >= 0.5
+
+
+@pytest.mark.parametrize(("peak", "steps"), [(32767 / 1024, 1024), (32768 / 1024, 512), (1.0, 16384), (0.0, 2.0**30)])
+def test_steps_before_a_classifier_are_the_most_that_fit(peak: float, steps: float) -> None:
+    """A power of two by which the largest value is 32767 at most; never beyond those of the smallest peak."""
+    quantizer: Any = SimpleNamespace(scales=SimpleNamespace(for_linear=lambda op: True), warnings=[])
+    assert _Quantizer.for_classifier(quantizer, SimpleNamespace(act=None, name="x"), peak) == steps
+    assert quantizer.warnings == []

@@ -164,6 +164,13 @@ class Evil:
         return os.system, ("touch evil",)
 
 
+def test_folders_without_images(tmp_path: Path) -> None:
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    (tmp_path / "train" / "cat" / "notes.txt").write_text("no cat")
+    with pytest.raises(DataError, match="train: holds no images in class folders"):
+        open_split("folder", tmp_path, "train")
+
+
 def test_hostile_cifar_is_not_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cifar(tmp_path)
     monkeypatch.chdir(tmp_path)
