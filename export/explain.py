@@ -435,8 +435,8 @@ def _then(model: bnn.Model, op: bnn.Op, fused: Fused, lowered: Lowered | None) -
 def amount(n: int) -> str:
     """A count in few characters, such as 41.2 M."""
     for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if n >= size:
-            return f"{n / size:.3g} {unit}" if n < 1000 * size else f"{n // size} {unit}"
+        if n >= 0.9995 * size:  # which rounds to one of it
+            return f"{n / size:.3g} {unit}" if n < 999.5 * size else f"{n // size} {unit}"
     return str(n)
 
 

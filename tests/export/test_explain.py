@@ -14,7 +14,7 @@ import pytest
 
 from ovsw import format as bnn
 from ovsw.export import ir
-from ovsw.export.explain import Explanation, explain, stages, table
+from ovsw.export.explain import Explanation, amount, explain, stages, table
 from ovsw.export.explain_svg import TALLEST, svg
 from ovsw.export.passes import build
 
@@ -354,3 +354,8 @@ def test_names_of_a_hostile_graph_reach_the_picture_escaped() -> None:
     assert "<svg onload='x'>" in shown
     assert "<svg onload='x'> \N{MIDDLE DOT} \"bn\" \N{MIDDLE DOT} a&b<c>" in shown
     assert np.isfinite(numbers(root, "width", "height")).all()
+
+
+def test_amounts_in_few_characters() -> None:
+    amounts = [0, 999, 1000, 41_234_567, 999_600_000, 1_810_000_000, 3_500_900_000_000]
+    assert [amount(n) for n in amounts] == ["0", "999", "1 k", "41.2 M", "1 G", "1.81 G", "3500 G"]

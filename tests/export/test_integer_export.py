@@ -237,17 +237,27 @@ def test_the_golden_network_in_integers() -> None:
     assert Engine(bnn.to_bytes(packed)).run(io["x_u8"]).tolist() == logits.tolist()
 
 
-@pytest.mark.parametrize("calibrated", [None, "32 images of a folder"])
-def test_report_says_what_scales_were_measured_on(calibrated: str | None) -> None:
-    report = Report(
+def report_of(ties: int, calibrated: str | None) -> Report:
+    return Report(
         *("net.bnn", "net", 10, [(10, 1, 1)], 8, (3, 8, 6), (0.0,), (1.0,), False, "integer", 0, [], 1000, 500),
-        verification=Verification(4, 1, 1e-6),
+        verification=Verification(4, ties, 1e-6),
         integer_verification=IntegerVerification(4, 3, 0.5, 0.25, 0.125),
         accuracy=None,
         not_integer=None,
         calibrated=calibrated,
         warnings=[],
     )
-    measured = [line for line in _text(report).splitlines() if "measured on" in line]
+
+
+@pytest.mark.parametrize("ties", [0, 2])
+def test_report_says_what_was_set_aside(ties: int) -> None:
+    (line,) = (line for line in _text(report_of(ties, None)).splitlines() if "verified" in line)
+    aside = ", 2 set aside (a value too near 0 to have a sign in float32)" if ties else ""
+    assert line == f"in float verified against PyTorch on 4 random images: largest difference 1.0e-06{aside}"
+
+
+@pytest.mark.parametrize("calibrated", [None, "32 images of a folder"])
+def test_report_says_what_scales_were_measured_on(calibrated: str | None) -> None:
+    measured = [line for line in _text(report_of(1, calibrated)).splitlines() if "measured on" in line]
     expected = "scales of maps that are not clamped measured on 32 images of a folder; 0.12 of their values saturate"
     assert measured == ([expected] if calibrated else [])

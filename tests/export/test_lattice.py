@@ -103,3 +103,10 @@ def test_products() -> None:
     assert x.times(x) is None
     assert x.bent(0.0).times(x.bent(1.0, 0.0)) is not None  # at no point do both rise
     assert x.bent(0.0).times(x) is None
+
+
+@pytest.mark.parametrize(("at", "offset", "expected"), [(2.5, 1.5, True), (2.5, 1.0, False), (2.0, 1.5, False)])
+def test_continuity_is_asked_of_both_sides(at: float, offset: float, expected: bool) -> None:
+    """2 x + 0.5 up to 1, then x + offset; the value at 1 itself may be another one."""
+    column = (np.array([[v] for v in values]) for values in ([1.0], [2.0, 1.0], [0.5, offset], [at]))
+    assert Piecewise(*column).is_continuous == expected

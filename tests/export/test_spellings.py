@@ -179,6 +179,17 @@ def test_spelling(spelling: str) -> None:
         assert kinds(graph, ir.Conv) == [] or spelling == "standardised"  # which takes the mean of all channels
 
 
+@pytest.mark.parametrize("side", [2, 3])
+def test_an_expanded_gate_is_one_pixel(side: int) -> None:
+    """However small the map is, nothing is gathered: the product itself takes one pixel for all."""
+
+    def gated(x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x.mean((2, 3), keepdim=True)).expand(1, 4, side, side)
+
+    graph = assert_same(gated, (4, side, side))
+    assert kinds(graph, ir.Gather) == []
+
+
 def level_of(binarised: Callable[[Tensor], Tensor], value: float) -> bool:
     """Whether the graph reads an exact value as the upper level."""
     graph = assert_same(lambda x: F.conv2d(binarised(x), WEIGHT.to(x.dtype)))

@@ -45,6 +45,20 @@ def test_info_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert found["outputs"] == [[2, 2, 2], [4, 1, 1]]
     assert found["ops"][1]["second"] == [4, 1, 1]
     assert (found["ops"][2]["groups"], found["ops"][2]["dilation"]) == (2, [2, 2])
+    assert (found["bytes_binary_layers"], found["bytes_other_layers"]) == (0, 576 + 24)
+
+
+@pytest.mark.parametrize("numerics", [FLOAT, INTEGER])
+def test_bytes_of_binary_and_other_layers(numerics: str, tmp_path: Path) -> None:
+    both = 0
+    for seed in range(30):
+        drawn, _ = model_of(seed, numerics)
+        bnn.write(drawn, tmp_path / "m.bnn")
+        found = info.describe(str(tmp_path / "m.bnn"))
+        binary, other = (sum(op["bytes"] for op in found["ops"] if (op["bits"] == 1) == one) for one in (True, False))
+        assert (found["bytes_binary_layers"], found["bytes_other_layers"]) == (binary, other)
+        both += bool(binary and other)
+    assert both
 
 
 @pytest.mark.parametrize("numerics", [FLOAT, INTEGER])
