@@ -167,12 +167,13 @@ class Lowering:
     def _clamped(self, name: str, x: ir.Node, f: Piecewise) -> ir.Node:
         first, last = f.offset[0], f.offset[2]
         lo, hi = np.minimum(first, last), np.maximum(first, last)
-        if not np.isfinite(f.breaks).all():
+        with np.errstate(invalid="ignore"):
+            wide = f.breaks[1] - f.breaks[0]
+        if not (np.isfinite(wide) & (wide > 0)).all():  # no clamp in some channels
             return self._bent(name, x, f)
         if (lo == lo[0]).all() and (hi == hi[0]).all():
             line = self.affine(f"{name}.line", x, f.slope[1], f.offset[1])
             return ir.Act(name, [line], x.shape, "clamp", float(lo[0]), float(hi[0]))
-        wide = f.breaks[1] - f.breaks[0]
         unit = self.affine(f"{name}.line", x, 1 / wide, -f.breaks[0] / wide)
         act = ir.Act(f"{name}.clamp", [unit], x.shape, "clamp", 0.0, 1.0)
         return self.affine(name, act, last - first, first)

@@ -14,7 +14,7 @@ import pytest
 
 from ovsw import Engine, cpu
 from ovsw import format as bnn
-from ovsw.bench import cli, compare, measure, micro, profile, scaling, table, training
+from ovsw.bench import cli, compare, families, measure, micro, profile, scaling, table, training
 from ovsw.bench.entries import Entry
 from ovsw.bench.measure import Latency, Spread
 from ovsw.bench.peers.base import BOUNDS, error, fault
@@ -386,3 +386,22 @@ def test_bounds_of_precisions(precision: str) -> None:
         broken = expected.copy()
         broken[1, 2] = value
         assert fault(broken, expected, precision) == "gives values that are not finite"
+
+
+# Networks of every method
+
+
+def test_families_as_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """ResNet18 itself has no yardstick; the others are compared with it."""
+    ms, over = Spread(1.25, 1.0, 1.5), Spread(2.5, 2.0, 3.0)
+    made = {
+        "ResNet18": [families.Row("ResNet18", "float", ms, over, None)],
+        "cResNet20": [families.Row("cResNet20", "integer", ms, over, Spread(0.125, 0.1, 0.2))],
+    }
+    monkeypatch.setattr(families, "_rows", lambda name, folder, args: made[name])
+    assert families.main(["ResNet18", "cResNet20"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[-2:] == [
+        "ResNet18 float 1.250 1.000 .. 1.500 2.50 2.00 .. 3.00 -",
+        "cResNet20 integer 1.250 1.000 .. 1.500 2.50 2.00 .. 3.00 0.12",
+    ]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ import pytest
 from ovsw.bench import peers
 from ovsw.bench.entries import BITS, theirs
 from ovsw.bench.measure import Bar
-from ovsw.bench.peers import PEERS, REFERENCE, Peer, Runner, larq, obstacles, select
-from ovsw.bench.peers.base import batches, child, error, fault, float_bytes, images
+from ovsw.bench.peers import PEERS, REFERENCE, Peer, Runner, by_name, larq, obstacles, select
+from ovsw.bench.peers.base import batches, child, error, fault, float_bytes, images, one_line
 from ovsw.bench.topology import NETWORKS
 
 NET = "cresnet20"
@@ -240,3 +241,31 @@ def test_ncnn_files_of_a_network_with_pads() -> None:
     param, _ = to_ncnn(onnx.load_from_string(float_bytes(NET)))
     pads = [line.split()[6:] for line in param.splitlines() if line.startswith("Padding")]
     assert pads == [["0=0", "1=0", "2=0", "3=0", f"7={n}", f"8={n}"] for n in (8, 16)]
+
+
+@pytest.mark.parametrize("fails", ["load_param", "load_model", None])
+def test_ncnn_that_cannot_load(fails: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either of its two files may be one that it does not take: it returns a code then."""
+
+    class Net:
+        opt = SimpleNamespace()
+
+        def load_param(self, path: str) -> int:
+            return -1 if fails == "load_param" else 0
+
+        def load_model(self, path: str) -> int:
+            return -1 if fails == "load_model" else 0
+
+    monkeypatch.setitem(sys.modules, "ncnn", SimpleNamespace(Net=Net))
+    files = [Path("net.param"), Path("net.bin")]
+    if fails is None:
+        assert callable(by_name("ncnn-fp32").load(files, 1))
+    else:
+        with pytest.raises(RuntimeError, match="cannot load the network"):
+            by_name("ncnn-fp32").load(files, 1)
+
+
+def test_errors_of_others_are_short() -> None:
+    assert one_line(ValueError("a\n  b")) == "ValueError: a b"
+    assert one_line(ValueError("x" * 160)) == "ValueError: " + "x" * 160
+    assert one_line(ValueError("x" * 161)) == "ValueError: " + "x" * 157 + "..."

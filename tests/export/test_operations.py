@@ -318,3 +318,9 @@ def test_a_computed_norm_needs_no_names() -> None:
     graph = assert_same(lambda x: conv(norm_by_hand(x)))
     assert unsupported(graph) == []
     assert len(graph.nodes) <= 7
+
+
+def test_a_clamp_that_leaves_one_value_in_some_channels() -> None:
+    lo, hi = (torch.tensor([-1.0, v, 0.5, -0.25]).view(1, 4, 1, 1) for v in (-2.0, 1.0))
+    lo[0, 0], hi[0, 0] = -1.0, 1.0
+    assert_same(lambda x: torch.minimum(torch.maximum(x, like(x, lo)), like(x, hi)))

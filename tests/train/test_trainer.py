@@ -313,6 +313,13 @@ def test_ranks_share_out_each_batch(kind: str, tmp_path: Path) -> None:
     assert [one[4:] for one in alone] == second
 
 
+@pytest.mark.parametrize("setting", ["true", "false"])
+def test_channels_last_is_how_weights_lie(setting: str, tmp_path: Path) -> None:
+    run = trainer.start(recipe_of(f"train.channels_last={setting}"), tmp_path, 0)
+    (weight,) = (p for p in run.model.parameters() if p.dim() == 4 and p.shape[1] > 1 and p.shape[2] > 1)
+    assert weight.is_contiguous(memory_format=torch.channels_last) == (setting == "true")
+
+
 # Accuracy
 
 
