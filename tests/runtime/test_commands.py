@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import distribution
@@ -205,25 +206,73 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for name in ("resnet18", "resnet34"):
         assert f"{(tmp_path / f'{name}.bnn').stat().st_size / 1e6:.2f}" in text
+    assert "(means nothing)" not in text
     engine = zoo.load()
     pictures = [(label, str(path)) for label, path in zoo.pictures().items()] + [("cat", PHOTO)]
     right = 0
     for truth, path in pictures:  # what it shows is what the network says, be it right or wrong
-        answer, probability = engine.classify(path, 1)[0]
-        right += answer == truth
-        verdict = "right" if answer == truth else "wrong"
+        top = engine.classify(path, 3)
+        right += top[0][0] == truth
+        verdict = "right" if top[0][0] == truth else "wrong"
         line = next(line for line in text.splitlines() if line.startswith(f"{Path(path).name} "))
-        assert line.split()[1:6] == [truth, answer, f"{100 * probability:.0f}", "%", verdict]
+        assert line.split() == [
+            Path(path).name,
+            truth,
+            verdict,
+            *(w for n, p in top for w in (f"{100 * p:.0f}", "%", n)),
+        ]
     assert f"{right} of 11 right" in text
+    assert "\x1b" not in text
 
 
 def test_demo_with_a_photo_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main([PHOTO, "--repeat", "1"]) == 0
     text = capsys.readouterr().out
-    assert [line.split()[1] for line in text.splitlines() if line.startswith("cat.jpg ")] == ["-"]
-    assert "right" not in text.split("verdict")[1]
-    assert demo.main(["--save", str(tmp_path / "missing")]) == 2
+    top = zoo.load().classify(PHOTO, 3)
+    line = next(line for line in text.splitlines() if line.startswith("cat.jpg "))
+    assert line.split()[1:] == [word for label, p in top for word in (f"{100 * p:.0f}", "%", label)]
+    assert "verdict" not in text
+    assert "wrong" not in text
+    for arguments in (["--save", str(tmp_path / "missing")], ["--html", str(tmp_path / "missing" / "a.html")]):
+        assert demo.main(arguments) == 2
     assert demo.main([str(tmp_path / "missing.jpg")]) == 2
+
+
+@pytest.mark.parametrize("columns", [30, 80, 130])
+def test_demo_in_a_terminal(columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pictures beside their answers, as many as fit; no line is wider than the terminal that has room for one."""
+    monkeypatch.setattr(demo, "colours", lambda _: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert demo.main(["--repeat", "1"]) == 0
+    shown = capsys.readouterr().out.partition("\n\n")[2].partition("Time for one image")[0]
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert max(map(len, lines)) <= max(columns, 40)
+    across = max(1, columns // 40)
+    pictures = [*zoo.pictures().values(), Path(PHOTO)]
+    names = [line for line in lines if ".png" in line or ".jpg" in line]
+    assert [re.findall(r"\S+\.(?:png|jpg)", line) for line in names] == [
+        [path.name for path in pictures[i : i + across]] for i in range(0, len(pictures), across)
+    ]
+    engine = zoo.load()
+    for i, path in enumerate(pictures):
+        first = lines.index(names[i // across]) + 2
+        cells = [line[40 * (i % across) : 40 * (i % across + 1)] for line in lines[first : first + 3]]
+        assert [cell[16:].split() for cell in cells] == [
+            [f"{100 * p:.0f}", "%", label] for label, p in engine.classify(str(path), 3)
+        ]
+        assert cells[0][:16] == "▀" * 16
+
+
+def test_demo_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "demo.html"
+    assert demo.main(["--repeat", "1", "--html", str(page)]) == 0
+    assert f"wrote {page}" in capsys.readouterr().out
+    text = page.read_text()
+    assert text.count("<img") == 11
+    for path in [*zoo.pictures().values(), Path(PHOTO)]:
+        assert path.name in text
+        for label, _ in zoo.load().classify(str(path), 3):
+            assert label in text.partition(path.name)[2].partition("<img")[0]
 
 
 def test_random_networks_have_the_exported_structure() -> None:
