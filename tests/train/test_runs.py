@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import os
 import random
 import signal
@@ -16,14 +17,15 @@ import torch
 from PIL import Image
 from torch import nn
 
-from ovsw import Engine
-from ovsw.datasets import MemorySet, open_split
+from ovsw import Engine, run
+from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
 from ovsw.export.cli import main as export_main
 from ovsw.networks import network
 from ovsw.nn import create
 from ovsw.train import augment, cli, flips, landscape, trainer
+from ovsw.train.recipe import load_recipe, set_values
 
-from support.training import QUICK, arguments, assert_same, few_images, image_folder
+from support.training import QUICK, arguments, assert_same, few_images, image_folder, tiny_cifar
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -82,6 +84,54 @@ def test_checkpoints_go_through_the_exporter(finished: Path, tmp_path: Path) -> 
         expected = model(x.double()).numpy()
     off = np.abs(Engine(file).run(x.numpy()) - expected).max(axis=1)
     assert (off < 1e-4 * np.abs(expected).max()).mean() > 0.5  # in others a sign is a matter of rounding
+
+
+@pytest.mark.parametrize("kind", ["cifar10", "folder"])
+def test_class_names_from_the_data_to_the_answers(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ovsw-train, ovsw-export and ovsw-run as README has them, on few images: answers have the names of the data."""
+    classes = [f"c{i}" for i in range(10)] if kind == "cifar10" else ["bird", "cat"]
+    if kind == "cifar10":
+        tiny_cifar(tmp_path / "data", 4)
+    else:
+        image_folder(tmp_path / "data")
+    settings = [f"data.kind={kind}", f"network.num_classes={len(classes)}", "data.limit=4", "data.workers=0"]
+    more = ["--data", str(tmp_path / "data")]
+    assert cli.main(arguments(tmp_path / "run", *more, settings=[*settings, "train.epochs=1", "train.batch=2"])) == 0
+    assert export_main([str(tmp_path / "run" / "model_best.pth"), "-o", str(tmp_path / "m.bnn")]) == 0
+    photo = tmp_path / "photo.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)).save(photo)
+    capsys.readouterr()
+    assert run.main([str(tmp_path / "m.bnn"), str(photo), "--json", "--top", str(len(classes))]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert {answer["label"] for answer in found["top"]} == set(classes)
+
+
+def test_a_limit_takes_the_first_images(tmp_path: Path) -> None:
+    """Of either part; of a folder, which is sorted by class, some of every class; none is lost below the limit."""
+    recipe = load_recipe("table1-cresnet20")
+    set_values(recipe, ["data.limit=7"])
+    whole = open_split("cifar10", tiny_cifar(tmp_path / "cifar"), "train")
+    assert isinstance(whole, MemorySet)
+    for part, count in (("train", 7), ("test", 7)):
+        found = trainer.open_data(recipe, tmp_path / "cifar", part)
+        assert len(found) == count
+    cut = trainer.open_data(recipe, tmp_path / "cifar", "train")
+    assert isinstance(cut, MemorySet)
+    assert torch.equal(cut.images, whole.images[:7])
+    assert torch.equal(cut.labels, whole.labels[:7])
+    image_folder(tmp_path / "folder")
+    set_values(recipe, ["data.kind=folder", "data.limit=4", "network.num_classes=2"])
+    some = trainer.open_data(recipe, tmp_path / "folder", "train")
+    assert isinstance(some, FolderSet)
+    assert some.labels.tolist() == [0, 0, 1, 1]
+    assert [(p.parent.name, p.stem) for p in some.paths] == [("bird", "0"), ("bird", "1"), ("cat", "0"), ("cat", "1")]
+    set_values(recipe, ["data.limit=100"])
+    assert len(trainer.open_data(recipe, tmp_path / "folder", "train")) == 6
+    set_values(recipe, ["data.limit=-1"])
+    with pytest.raises(DataError, match=r"^data\.limit is -1, expected a number of images, or 0 for all$"):
+        trainer.open_data(recipe, tmp_path / "folder", "train")
 
 
 def test_a_vanilla_run(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ class DataConfig:
     augment: str = "cifar"
     crop: list[float] = field(default_factory=lambda: [0.08, 1.25])  # share of the area that "imagenet" crops ask for
     broken: str = "refuse"  # images that cannot be decoded: refuse or skip
+    limit: int = 0  # so many images of either part at most, all if 0: for a first try
     workers: int = 2  # processes that decode an image folder
 
 

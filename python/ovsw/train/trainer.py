@@ -188,6 +188,7 @@ def build_model(recipe: Recipe) -> nn.Module:
     for layer in binary_layers(model).values():
         if net.init == "uniform":
             nn.init.kaiming_uniform_(layer.weight, mode="fan_in", nonlinearity="relu")
+            layer.avoid_zeros()
         elif net.init != "normal":
             raise ValueError(f"network.init is '{net.init}'; known are normal, uniform")
         with torch.no_grad():
@@ -271,7 +272,9 @@ def open_data(recipe: Recipe, data: Path | None, split: str) -> Split:
     found = open_split(recipe.data.kind, data, split, num_classes=wanted, size=size, broken=recipe.data.broken)
     if len(found.names) != wanted:
         raise DataError(f"{data}: has {len(found.names)} classes, network.num_classes is {wanted}")
-    return found
+    if recipe.data.limit < 0:
+        raise DataError(f"data.limit is {recipe.data.limit}, expected a number of images, or 0 for all")
+    return found.first(recipe.data.limit) if 0 < recipe.data.limit < len(found) else found
 
 
 def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
