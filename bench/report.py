@@ -63,8 +63,8 @@ def html(result: Result, paper: bool = True) -> str:
         body.append(_lines([f"Peak: of a process of its own for each; {alone}."]))
     for network, steps in result.profile.items():
         body += [f"<h2>Where the time goes: {escape(network)}</h2>", _lines(profile.head(steps))]
-        body += [_picture(plot.steps_plot, steps, f"time of each step of {network}")]
-        body += [_picture(plot.roofline, steps, f"roofline of {network}")]
+        body += [_picture(plot.steps_plot, steps, f"time of each step of {network}", network=network)]
+        body += [_picture(plot.roofline, steps, f"roofline of {network}", network=network)]
         body += ["<h3>By op</h3>", _table(profile.OP_HEAD, profile.op_cells(steps))]
         body += ["<h3>By step</h3>", _table(profile.STEP_HEAD, profile.step_cells(steps))]
     for network, points in result.scaling.items():

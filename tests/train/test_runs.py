@@ -7,9 +7,11 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -296,6 +298,33 @@ def test_flips_of_a_run(finished: Path, tmp_path: Path, capsys: pytest.CaptureFi
             assert len(set(image.convert("L").resize((64, 64)).getdata())) > 10
 
 
+def test_flips_of_two_runs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column each, on the same axes, with shares of its own; epochs are whole numbers."""
+    other = tmp_path / "vanilla"
+    shutil.copytree(finished, other)
+    changed = torch.load(other / "last.pth", weights_only=True)
+    for ever in changed["ovsw"]["flip_history"].values():
+        ever[:] = True
+    torch.save(changed, other / "last.pth")
+    figures: list[Any] = []
+    monkeypatch.setattr(flips, "save", lambda figure, _: figures.append(figure))
+    assert flips.main([str(finished), str(other), "-o", str(tmp_path)]) == 0
+    drawn, epochs = figures
+    rows = [drawn.axes[i : i + 2] for i in range(0, len(drawn.axes), 2)]
+    assert len(rows) == 3
+    for name, (left, right) in zip(("layer1.2.conv2", "layer2.2.conv2", "layer3.2.conv2"), rows):
+        assert [a.get_title() for a in (left, right)] == [f"{run}: {name}.weight" for run in ("whole", "vanilla")]
+        assert left.get_ylim() == right.get_ylim()
+        shares = [a.get_legend().get_texts()[1].get_text() for a in (left, right)]
+        assert shares[1] == "never flipped: 0.00 %" != shares[0]
+    with (tmp_path / "flips.csv").open() as f:
+        assert [row[:2] for row in csv.reader(f)][1::18] == [["whole", "layer1.0.conv1"], ["vanilla", "layer1.0.conv1"]]
+    epochs.canvas.draw()
+    assert all(float(tick).is_integer() for tick in epochs.axes[0].get_xticks())
+    shutil.copytree(finished, tmp_path / "again" / "whole")
+    assert flips.main([str(finished), str(tmp_path / "again" / "whole")]) == 2
+
+
 def test_flips_between_checkpoints(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert flips.main([str(finished / "initial.pth"), str(finished / "last.pth")]) == 0
     assert "layer3.2.conv2.weight" in capsys.readouterr().out
@@ -317,10 +346,11 @@ def test_flips_refuses(given: list[str], words: str, finished: Path, capsys: pyt
     assert words in capsys.readouterr().err
 
 
-def test_landscape(finished: Path, tmp_path: Path) -> None:
+def test_landscape(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "loss.png"
     small = ["--grid", "3", "--images", "32", "-o", str(out)]
     assert landscape.main([str(finished / "last.pth"), *small]) == 0
+    assert "9/9" in capsys.readouterr().err
     with out.with_suffix(".csv").open() as f:
         rows = {(float(a), float(b)): float(loss) for a, b, loss in list(csv.reader(f))[1:]}
     assert len(rows) == 9

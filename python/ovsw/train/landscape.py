@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from tqdm import tqdm
 
 from ovsw.cli import command
 from ovsw.datasets import MemorySet
@@ -40,19 +41,29 @@ def direction(model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]
 
 
 @torch.no_grad()
-def surface(model: nn.Module, x: Tensor, y: Tensor, grid: int, span: float, seed: int = 0) -> np.ndarray:
-    """The loss on a grid x grid raster of [-span, span]^2; the network is put back as it was."""
+def surface(
+    model: nn.Module, x: Tensor, y: Tensor, grid: int, span: float, seed: int = 0, bar: bool = False
+) -> np.ndarray:
+    """The loss on a grid x grid raster of [-span, span]^2; the network is put back as it was.
+
+    With `bar` a terminal shows how far it is, a pipe each tenth.
+    """
     generator = torch.Generator().manual_seed(seed)
     one, two = direction(model, generator), direction(model, generator)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     steps = np.linspace(-span, span, grid)
     losses = np.empty((grid, grid))
     model.eval()
-    for i, a in enumerate(steps):
-        for j, b in enumerate(steps):
-            for name, p in model.named_parameters():
-                p.copy_(start[name] + float(a) * one[name] + float(b) * two[name])
-            losses[i, j] = F.cross_entropy(model(x), y).item()
+    every = None if sys.stderr.isatty() else max(1, grid * grid // 10)
+    with tqdm(
+        total=grid * grid, desc="points", disable=not bar, miniters=every, mininterval=0 if every else 0.1
+    ) as shown:
+        for i, a in enumerate(steps):
+            for j, b in enumerate(steps):
+                for name, p in model.named_parameters():
+                    p.copy_(start[name] + float(a) * one[name] + float(b) * two[name])
+                losses[i, j] = F.cross_entropy(model(x), y).item()
+                shown.update()
     for name, p in model.named_parameters():
         p.copy_(start[name])
     return losses
@@ -106,7 +117,7 @@ def main(args: argparse.Namespace) -> int:
     if not isinstance(split, MemorySet):
         raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; landscapes take CIFAR and the like")
     x = augment.normalise(split.images[: args.images], spec.input.mean, spec.input.std)
-    losses = surface(model, x, split.labels[: args.images], args.grid, args.span)
+    losses = surface(model, x, split.labels[: args.images], args.grid, args.span, bar=True)
     steps = np.linspace(-args.span, args.span, args.grid)
     text = io.StringIO()
     writer = csv.writer(text)
