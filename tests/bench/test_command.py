@@ -53,10 +53,10 @@ def test_command_with_own_files(tmp_path: Path, capsys: pytest.CaptureFixture[st
     bnn.write(random_resnet(NET, seed=3, numerics="float"), paths[0])
     bnn.write(random_resnet("resnet18", num_classes=10, size=32), paths[1])
     args = ["--arch", NET, "--peers", "none", "--quick", "--memory", "--batch", "2", "--image", PHOTO]
-    args += ["--profile", "--scaling", "--html", paths[3], "--plot", paths[4]]
+    args += ["--repeat", "2", "--profile", "--scaling", "--html", paths[3], "--plot", paths[4]]
     assert cli.main([*args, "--model", *paths[:2], "--json", paths[2]]) == 0
     made = json.loads(Path(paths[2]).read_text())
-    schema(made, cli.QUICK_REPEAT)
+    schema(made, 2)
     assert [(r["network"], r.get("like"), r["batch"]) for r in made["rows"]] == [
         (NET, None, 2),
         (paths[0], NET, 2),
