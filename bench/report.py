@@ -9,12 +9,11 @@ import base64
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
-from html import escape as html_escape
 from typing import Any
 
 from ovsw.bench import plot, profile, scaling, table
 from ovsw.bench.result import Result, plain
-from ovsw.text import visible
+from ovsw.show import escape, page
 
 _NUMBER = re.compile(r"-|[\d.]+(x| %)?( \.\. [\d.]+)?")
 _LONG = 24  # characters that a line of a table may be broken after
@@ -76,27 +75,7 @@ def html(result: Result, paper: bool = True) -> str:
         rows = [(s.peer, s.network or "all", s.why) for s in result.skipped]
         body += ["<h2>Not timed</h2>", _table(("engine", "network", "why"), rows)]
     body += ["<h2>Context</h2>", _table(("what", "value"), _flat(plain(context)))]
-    return _PAGE.format(title=f"ovsw-bench: {cpu}", style=_STYLE, body="\n".join(filter(None, body)))
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
-
-
-def escape(text: str) -> str:
-    return html_escape(visible(text))
+    return page(f"ovsw-bench: {context.cpu}", _STYLE, "\n".join(filter(None, body)))
 
 
 def _lines(lines: Iterable[str], name: str = "") -> str:
