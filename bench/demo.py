@@ -18,7 +18,7 @@ from ovsw import Engine, zoo
 from ovsw import format as bnn
 from ovsw.bench.measure import interleaved
 from ovsw.bench.random_nets import random_resnet
-from ovsw.cli import command
+from ovsw.cli import UsageError, add_engine, command, whole
 from ovsw.files import replace_file
 from ovsw.show import Row, colours, html_page, terminal_picture
 from ovsw.text import table, visible
@@ -54,9 +54,8 @@ def options(p: argparse.ArgumentParser) -> None:
         help="a photo (default: ten test images of CIFAR-10, one of each class, and a cat)",
     )
     p.add_argument("--html", metavar="FILE", type=Path, help="write the pictures with their answers as a web page")
-    p.add_argument("--threads", metavar="N", type=int, default=1, help="threads (default: %(default)s)")
-    p.add_argument("--isa", metavar="NAME", help="kernel table to use (default: the best for this CPU)")
-    p.add_argument("--repeat", metavar="N", type=int, default=30, help="runs to time (default: %(default)s)")
+    add_engine(p)
+    p.add_argument("--repeat", metavar="N", type=whole(1), default=30, help="runs to time (default: %(default)s)")
     p.add_argument("--save", metavar="DIR", help="keep the .bnn files of the random networks in this folder")
     p.add_argument("--profile", action="store_true", help="show the time of each step of these")
 
@@ -66,14 +65,13 @@ def options(p: argparse.ArgumentParser) -> None:
     "Classify pictures with a trained network of CIFAR-10's classes, then time it beside binarized ResNet18 and "
     "ResNet34 with random weights.",
     options,
+    examples=("", "my-photo.jpg --html answers.html", "--threads 2 --profile"),
 )
 def main(args: argparse.Namespace) -> int:
-    if args.repeat < 1:
-        raise ValueError(f"--repeat is {args.repeat}, expected at least 1")
     if args.save and not Path(args.save).is_dir():
-        raise ValueError(f"--save: the folder {args.save} does not exist")
+        raise UsageError(f"--save: the folder {args.save} does not exist")
     if args.html and not args.html.parent.is_dir():
-        raise ValueError(f"--html: the folder {args.html.parent} does not exist")
+        raise UsageError(f"--html: the folder {args.html.parent} does not exist")
     entry, engine = zoo.entry(zoo.DEFAULT), zoo.load(zoo.DEFAULT, threads=args.threads, isa=args.isa)
     found = answers(engine, {args.image: ""} if args.image else pictures())
     print(f"{entry.about}\n")

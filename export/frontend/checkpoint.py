@@ -23,8 +23,9 @@ from ovsw.export.frontend import torch_module
 from ovsw.export.source import Source
 from ovsw.labels import BUILTIN, load_labels
 from ovsw.networks import NETWORKS, InputSpec, NetworkSpec, network, networks
-from ovsw.nn import BinaryConv2d, binary_layers, create
+from ovsw.nn import BinaryConv2d, binary_layers, create, float_network
 from ovsw.nn.checkpoint import read, state_dict
+from ovsw.nn.float_resnet import FLOAT_NETWORKS
 
 _SCALE = ".scaling_factor"
 _OPTIONAL = (".num_batches_tracked", ".tau")
@@ -171,6 +172,12 @@ def _find_network(path: Path, state: dict[str, Tensor], checkpoint: Any) -> tupl
     if fitting:
         first = (named or fitting)[0]
         return first, [] if named else [spec for spec in fitting if spec.aliases and spec is not first]
+    for name in FLOAT_NETWORKS:
+        with torch.device("meta"):
+            model = float_network(name, _classes(network(name), state))
+        expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+        if not _problems(expected, state):
+            raise ExportError(f"{path}: this network is not binary, its tensors are those of the float {name}")
     arch = next((name for name in names if isinstance(name, str) and name in networks()), None)
     if arch is not None:
         return network(arch), []

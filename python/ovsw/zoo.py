@@ -257,12 +257,17 @@ def _read(found: Entry) -> bytes:
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("names", metavar="NAME", nargs="*", help="networks whose cards to show (default: a list of all)")
+    p.add_argument("names", metavar="NETWORK", nargs="*", help="networks whose cards to show (default: a list of all)")
     p.add_argument("--check", action="store_true", help="run them: are the logits those of the index, bit for bit?")
     p.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
-@command("ovsw-zoo", "List the trained networks that come with ovsw, or show their cards.", options)
+@command(
+    "ovsw-zoo",
+    "List the trained networks that come with ovsw, or show their cards.",
+    options,
+    examples=("", "cresnet20-cifar10", "--check", "cresnet20-cifar10 --json"),
+)
 def main(args: argparse.Namespace) -> int:
     found = [entry(name) for name in args.names or names()]
     checked = {e.name: check(e.name) for e in found} if args.check else {}

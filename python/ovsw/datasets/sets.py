@@ -127,7 +127,9 @@ def open_split(
     """The "train" or "test" part of a data set. Raises DataError with what was looked for."""
     if kind == "synthetic":
         return _synthetic(split, num_classes, size)
-    if root is None or not root.is_dir():
+    if root is None:
+        raise DataError(f"--data DIR is needed: where {kind} lies")
+    if not root.is_dir():
         raise DataError(f"--data: the folder {root} does not exist")
     if kind in ("cifar10", "cifar100"):
         return _cifar(kind, root, split)

@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from ovsw.cli import command
+from ovsw.cli import UsageError, command
 from ovsw.files import replace_file
-from ovsw.nn import binary_layers, create
-from ovsw.nn.checkpoint import CheckpointError, damaged, read, read_run, state_dict
 from ovsw.text import table
 from ovsw.train.recipe import from_dict
 
@@ -42,6 +39,8 @@ class LayerFlips:
 
 def load_run(folder: Path) -> list[LayerFlips]:
     """The binary layers of a run of `ovsw-train`."""
+    from ovsw.nn.checkpoint import CheckpointError, damaged, read_run
+
     runs = [read_run(folder / name) for name in ("initial.pth", "last.pth")]
     if not runs[1]["ovsw"]["flip_history"]:
         raise CheckpointError(f"{folder / 'last.pth'}: has no history of flips")
@@ -53,6 +52,8 @@ def load_run(folder: Path) -> list[LayerFlips]:
 
 def _signed(run: dict[str, Any]) -> dict[str, np.ndarray]:
     """What the binary weights of each layer are the signs of."""
+    from ovsw.nn import binary_layers, create
+
     net = from_dict(run["ovsw"]["recipe"]).network
     model = create(net.name, net.num_classes)
     model.load_state_dict(run["state_dict"], strict=False)
@@ -61,6 +62,10 @@ def _signed(run: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def compare(a: Path, b: Path) -> list[tuple[str, int, float]]:
     """Name, size and share of differing signs of the convolution weights that two checkpoints have in common."""
+    import torch
+
+    from ovsw.nn.checkpoint import read, state_dict
+
     first, second = (state_dict(path, read(path)) for path in (a, b))
     common = [k for k, v in first.items() if v.ndim == 4 and k in second and second[k].shape == v.shape]
     if not common:
@@ -151,7 +156,12 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--layers", metavar="NAME", nargs="+", help="layers to draw (default: the last of each stage)")
 
 
-@command("ovsw-flips", "Show silent weights: of runs of ovsw-train, or between two checkpoints.", options)
+@command(
+    "ovsw-flips",
+    "Show silent weights: of runs of ovsw-train, or between two checkpoints.",
+    options,
+    examples=("runs/r20", "runs/r20 runs/vanilla -o pictures", "runs/r20/initial.pth runs/r20/last.pth"),
+)
 def main(args: argparse.Namespace) -> int:
     paths = [Path(p) for p in args.inputs]
     if not all(p.exists() for p in paths):
@@ -159,7 +169,7 @@ def main(args: argparse.Namespace) -> int:
         raise FileNotFoundError(f"{missing}: no such file or folder")
     if paths[0].is_file():
         if len(paths) != 2:
-            raise ValueError("checkpoints are compared two at a time: A.pth B.pth")
+            raise UsageError("checkpoints are compared two at a time: A.pth B.pth")
         rows = [(name, f"{n:,}", f"{100 * share:.2f}") for name, n, share in compare(*paths)]
         print(table(("weight", "size", "signs that differ, %"), rows, right=(1, 2)))
         return 0
