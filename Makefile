@@ -47,7 +47,7 @@ run: $(VENV)/.run
 # Nothing is installed on your machine; in CI no test is skipped for want of a browser.
 test test-all: $(VENV)/.dev lint
 	@$(if $(CI),tools/browser/setup)
-	@echo "Tests, some 8000 dots: six minutes on two cores$(if $(filter test-all,$@),; those that take long are among them)"
+	@echo "Tests, some 8000 dots: several minutes on two cores$(if $(filter test-all,$@),; those that take long are among them)"
 	@$(PYTEST) $(if $(filter test,$@),-m "not slow")
 
 test-arm64: $(VENV)/.dev
@@ -113,10 +113,10 @@ $(VENV)/.run: $(NATIVE) $(PROJECT) | $(VENV)
 	@touch $@
 
 $(VENV)/.dev: $(NATIVE) $(PROJECT) requirements/dev.txt | $(VENV)
-	$(STEP) "tools and libraries of development, pinned and checked (1 min)" \
+	$(STEP) "tools and libraries of development, pinned and checked (as fast as the network)" \
 	  $(INSTALL) --require-hashes --no-deps -r requirements/dev.txt
-	$(STEP) "torch (1 min)" $(INSTALL) -c constraints.txt torch
-	$(STEP) "building the engine with its tests (1 min on two cores)" env PATH="$(CURDIR)/$(BIN):$$PATH" OVSW_TESTING=1 \
+	$(STEP) "torch (200 MB or more, as fast as the network)" $(INSTALL) -c constraints.txt torch
+	$(STEP) "building the engine with what tests need (about a minute on two cores)" env PATH="$(CURDIR)/$(BIN):$$PATH" OVSW_TESTING=1 \
 	  OVSW_WERROR=$(if $(CI),1,0) $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(VENV)/.run $@
 
