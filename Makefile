@@ -9,8 +9,10 @@ CXX_FILES := $(filter %.cc %.h,$(NATIVE)) \
   $(wildcard include/*.h* tests/cpp/*.[ch]* tests/fuzz/*.cc tests/fuzz/*.h examples/*/*.c* tools/arm64/*.c)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
-# Tests use all cores, up to four, and say what was skipped and why.
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
+STEP := @tools/step
+
+# Tests use all cores, up to four, and say what was skipped and why. Unbuffered: dots come at once in a pipe, too.
+PYTEST := $(BIN)/python -u -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
 
 .PHONY: help run test test-all test-arm64 count-arm64 lint format bench wheel reproducible lock clean
 .PHONY: fuzz soak faults numbers mutants check-sanitizers
@@ -45,6 +47,7 @@ run: $(VENV)/.run
 # Nothing is installed on your machine; in CI no test is skipped for want of a browser.
 test test-all: $(VENV)/.dev lint
 	@$(if $(CI),tools/browser/setup)
+	@echo "Tests, some 8000 dots: several minutes on two cores$(if $(filter test-all,$@),; those that take long are among them)"
 	@$(PYTEST) $(if $(filter test,$@),-m "not slow")
 
 test-arm64: $(VENV)/.dev
@@ -73,6 +76,7 @@ mutants: $(VENV)/.dev
 
 # mypy sees the package as it is installed: export/ and bench/ inside ovsw/.
 lint: $(VENV)/.dev
+	@echo "Linters (half a minute)"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
@@ -103,19 +107,22 @@ lock: $(VENV)/.dev
 	  --no-emit-index-url --override requirements/without.txt pyproject.toml requirements/dev.in \
 	  --extra export --extra train --extra bench --extra dev --extra mutation -o requirements/dev.txt
 
-# The development set-up includes the plain one. What it installs is pinned and checked, but for torch's own build.
-$(VENV)/.run: $(NATIVE) $(PROJECT)
-	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) -c constraints.txt -e .
+# The development set-up includes the plain one, which has no kernels for training. What it installs is pinned and checked, but for torch's own build.
+$(VENV)/.run: $(NATIVE) $(PROJECT) | $(VENV)
+	$(STEP) "building the engine (40 s on two cores)" env OVSW_TRAIN=0 $(INSTALL) -c constraints.txt -e .
 	@touch $@
 
-$(VENV)/.dev: $(NATIVE) $(PROJECT) requirements/dev.txt
-	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) --require-hashes --no-deps -r requirements/dev.txt
-	$(INSTALL) -c constraints.txt torch
-	PATH="$(CURDIR)/$(BIN):$$PATH" OVSW_TESTING=1 OVSW_WERROR=$(if $(CI),1,0) \
-	  $(INSTALL) --no-deps --no-build-isolation -e .
+$(VENV)/.dev: $(NATIVE) $(PROJECT) requirements/dev.txt | $(VENV)
+	$(STEP) "tools and libraries of development, pinned and checked (as fast as the network)" \
+	  $(INSTALL) --require-hashes --no-deps -r requirements/dev.txt
+	$(STEP) "torch (200 MB or more, as fast as the network)" $(INSTALL) -c constraints.txt torch
+	$(STEP) "building the engine with what tests need (about a minute on two cores)" env PATH="$(CURDIR)/$(BIN):$$PATH" OVSW_TESTING=1 \
+	  OVSW_WERROR=$(if $(CI),1,0) $(INSTALL) --no-deps --no-build-isolation -e .
 	@touch $(VENV)/.run $@
+
+$(VENV):
+	@echo "Setting up in $(VENV), once:"
+	$(STEP) "a virtual environment (5 s)" $(PYTHON) -m venv $(VENV)
 
 clean:
 	rm -rf $(VENV) build dist python/ovsw.egg-info python/ovsw/_core*.so python/ovsw/_testing*.so

@@ -1,7 +1,8 @@
 """Builds the extension with CMake and maps the top-level folders into the package `ovsw`.
 
-Metadata is in pyproject.toml. OVSW_TESTING=1 also builds the test-only module, OVSW_WERROR=1 makes compiler warnings
-errors, and CMAKE_ARGS is passed on. With SOURCE_DATE_EPOCH two builds give the same bytes, sdist and wheel.
+Metadata is in pyproject.toml. OVSW_TESTING=1 also builds the test-only module, OVSW_TRAIN=0 leaves out the one for
+training, OVSW_WERROR=1 makes compiler warnings errors, and CMAKE_ARGS is passed on. With SOURCE_DATE_EPOCH two builds
+give the same bytes, sdist and wheel.
 """
 
 import gzip
@@ -19,6 +20,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).parent.resolve()
+TRAIN = os.environ.get("OVSW_TRAIN") != "0"
 TESTING = os.environ.get("OVSW_TESTING") == "1"
 
 
@@ -37,6 +39,7 @@ class CMakeBuild(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
             "-DOVSW_PYTHON=ON",
+            f"-DOVSW_TRAIN={'ON' if TRAIN else 'OFF'}",
             f"-DOVSW_TESTING={'ON' if TESTING else 'OFF'}",
             f"-DOVSW_WERROR={'ON' if os.environ.get('OVSW_WERROR') == '1' else 'OFF'}",
         ]
@@ -92,6 +95,8 @@ package_dir = {"": "python", "ovsw.export": "export", "ovsw.bench": "bench"}
 parts = ("export", "export.frontend", "export.passes", "bench", "bench.peers")
 packages = find_packages("python") + [f"ovsw.{part}" for part in parts]
 
+modules = ["ovsw._core"] + ["ovsw._train"] * TRAIN + ["ovsw._testing"] * TESTING
+
 setup(
     package_dir=package_dir,
     packages=packages,
@@ -102,6 +107,6 @@ setup(
         "ovsw.train": ["recipes/*.toml"],
     },
     include_package_data=False,
-    ext_modules=[Extension(name, sources=[]) for name in ["ovsw._core", "ovsw._train"] + ["ovsw._testing"] * TESTING],
+    ext_modules=[Extension(name, sources=[]) for name in modules],
     cmdclass={"build_ext": CMakeBuild, "sdist": StableSdist, "bdist_wheel": StableWheel},
 )

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ovsw import cpu
 from ovsw import format as bnn
 from ovsw.bench import compare, context, emulate, memory, profile, scaling
 from ovsw.bench.context import Context
@@ -25,13 +24,13 @@ from ovsw.bench.random_nets import random_resnet
 from ovsw.bench.result import OURS, Network, Result, Row, Skipped, as_json
 from ovsw.bench.table import markdown_table, show
 from ovsw.bench.topology import NETWORKS, Topology
-from ovsw.cli import add_memory_limit, command, memory_limit
+from ovsw.cli import INTERRUPTED, UsageError, add_engine, add_memory_limit, command, memory_limit, whole
 from ovsw.files import replace_file
 from ovsw.text import table, visible
 
 REPEAT, MIN_TIME = 40, 0.3
 QUICK_REPEAT, QUICK_MIN_TIME = 6, 0.0
-INTERRUPTED = 130
+MAX_BATCH = 1024
 
 
 def options(p: argparse.ArgumentParser) -> None:
@@ -44,11 +43,12 @@ def options(p: argparse.ArgumentParser) -> None:
     what.add_argument("--image", metavar="FILE", help="show this image (default: noise)")
     what.add_argument("--peers", metavar="A,B", help="only these, such as ncnn,openvino-int8, or none (default: all)")
     what.add_argument("--list-peers", action="store_true", help="show the peers and which can be used here")
-    what.add_argument("--isa", metavar="NAME", help="our kernel table (default: the best for this CPU)")
     how = p.add_argument_group("how")
-    how.add_argument("--threads", metavar="N", type=int, default=1, help="threads of each (default: %(default)s)")
-    how.add_argument("--batch", metavar="N", type=int, default=1, help="images per call; times are per image")
-    how.add_argument("--repeat", metavar="N", type=int, help=f"rounds at least (default: {REPEAT})")
+    add_engine(how)
+    how.add_argument(
+        "--batch", metavar="N", type=whole(1, MAX_BATCH), default=1, help="images per call; times are per image"
+    )
+    how.add_argument("--repeat", metavar="N", type=whole(1), help=f"rounds at least (default: {REPEAT})")
     how.add_argument("--min-time", metavar="S", type=float, help=f"seconds for each at least (default: {MIN_TIME})")
     how.add_argument("--pin", metavar="CPU", type=int, nargs="?", const=-1, help="stay on this CPU (default: the last)")
     how.add_argument("--quick", action="store_true", help=f"{QUICK_REPEAT} rounds, no int8, torch and memory")
@@ -66,18 +66,14 @@ def options(p: argparse.ArgumentParser) -> None:
     out.add_argument("--html", metavar="FILE.html", help="one page with everything")
 
 
-def main(argv: list[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
-    return compare.main(argv[1:]) if argv[:1] == ["compare"] else bench(argv)
-
-
 @command(
     "ovsw-bench",
     "Time the binary networks against the float and int8 ones in the other engines that are installed.",
     options,
-    "ovsw-bench compare A.json B.json: what has changed between two runs.",
+    examples=("--threads 1", "--quick --model my.bnn", "--json a.json --html report.html", "compare a.json b.json"),
+    others={"compare": compare.main},
 )
-def bench(args: argparse.Namespace) -> int:
+def main(args: argparse.Namespace) -> int:
     networks = _checked(args)
     peers = select(args.peers)
     if args.list_peers:
@@ -94,7 +90,7 @@ def bench(args: argparse.Namespace) -> int:
     if run.result.rows:
         _write(run.result, args)
     else:
-        print("ovsw-bench: nothing was measured", file=sys.stderr)
+        print(f"{args.prog}: nothing was measured", file=sys.stderr)
     return INTERRUPTED if run.result.context.interrupted else 0
 
 
@@ -236,35 +232,28 @@ def list_peers(peers: list[Peer]) -> str:
 
 
 def _checked(args: argparse.Namespace) -> list[str]:
-    """The networks. Raises ValueError now for whatever would go wrong after all the measuring."""
+    """The networks. Raises UsageError now for whatever would go wrong after all the measuring."""
     networks = list(dict.fromkeys(filter(None, args.arch.split(","))))
     unknown = [n for n in networks if n not in NETWORKS]
     if unknown:
-        raise ValueError(f"--arch: unknown network '{unknown[0]}', known are {', '.join(NETWORKS)}")
+        raise UsageError(f"--arch: unknown network '{unknown[0]}', known are {', '.join(NETWORKS)}")
     if not networks and not args.model:
-        raise ValueError("--arch names no network and there is no --model")
-    isas = cpu.supported_isas()
-    if args.isa is not None and args.isa not in isas:
-        raise ValueError(f"--isa: '{args.isa}' is none of {', '.join(isas)}, which this build has for this CPU")
-    for option in ("threads", "batch", "repeat"):
-        value = getattr(args, option)
-        if value is not None and value < 1:
-            raise ValueError(f"--{option} is {value}, expected at least 1")
+        raise UsageError("--arch names no network and there is no --model")
     if args.min_time is not None and not 0.0 <= args.min_time <= 3600.0:
-        raise ValueError(f"--min-time is {args.min_time:g}, expected 0 to 3600 seconds")
+        raise UsageError(f"--min-time is {args.min_time:g}, expected 0 to 3600 seconds")
     for option, ending in (("json", ".json"), ("markdown", ".md"), ("plot", ".png"), ("html", ".html")):
         name = getattr(args, option)
         if name is None or (option == "markdown" and name == "-"):
             continue
         path = Path(name)
         if path.suffix != ending:
-            raise ValueError(f"--{option}: {name} does not end in {ending}")
+            raise UsageError(f"--{option}: {name} does not end in {ending}")
         if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
-            raise ValueError(f"--{option}: cannot write {name}: its folder does not exist or is not yours")
+            raise UsageError(f"--{option}: cannot write {name}: its folder does not exist or is not yours")
     if (args.plot or args.html) and importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--plot and --html need matplotlib: pip install 'ovsw[bench]'")
+        raise UsageError("--plot and --html need matplotlib: pip install 'ovsw[bench]'")
     if len(set(args.model)) < len(args.model) or set(args.model) & set(networks):
-        raise ValueError("--model: a file is named twice, or like a network of --arch")
+        raise UsageError("--model: a file is named twice, or like a network of --arch")
     return networks
 
 
@@ -276,7 +265,7 @@ def _pin(cpu: int, threads: int) -> list[int]:
     allowed = sorted(os.sched_getaffinity(0))
     chosen = allowed[-threads:] if cpu < 0 else [c for c in allowed if c >= cpu][:threads]
     if cpu >= 0 and chosen[:1] != [cpu]:
-        raise ValueError(f"--pin: CPU {cpu} is not one of {', '.join(map(str, allowed))}")
+        raise UsageError(f"--pin: CPU {cpu} is not one of {', '.join(map(str, allowed))}")
     os.sched_setaffinity(0, chosen)
     return chosen
 

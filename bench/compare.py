@@ -64,7 +64,12 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--fail-on-change", action="store_true", help="exit code 1 if a row is faster or slower")
 
 
-@command("ovsw-bench compare", "Compare two results of ovsw-bench --json.", options)
+@command(
+    "ovsw-bench compare",
+    "Compare two results of ovsw-bench --json.",
+    options,
+    examples=("a.json b.json", "a.json b.json --fail-on-change"),
+)
 def main(args: argparse.Namespace) -> int:
     a, b = read(args.a), read(args.b)
     for line in differences(a.context, b.context):

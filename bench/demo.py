@@ -1,11 +1,14 @@
-"""`ovsw-demo`: the whole runtime in one command. A trained network says what is on real pictures; then two large ones
-with random weights, made without torch, show what time they take.
+"""`ovsw-demo`: the whole runtime in one command. A trained network says what is on real pictures; then it is timed,
+beside two large networks whose weights are random, made without torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +18,32 @@ from ovsw import Engine, zoo
 from ovsw import format as bnn
 from ovsw.bench.measure import interleaved
 from ovsw.bench.random_nets import random_resnet
-from ovsw.cli import command
+from ovsw.cli import UsageError, add_engine, command, whole
 from ovsw.files import replace_file
+from ovsw.show import Row, colours, html_page, terminal_picture
 from ovsw.text import table, visible
 
 NETWORKS = ("resnet18", "resnet34")
 PHOTO = Path(__file__).parent / "data" / "cat.jpg"
+_TOP = 3
+_PICTURE, _CELL = 16, 40  # columns of a terminal
+
+
+@dataclass
+class Answer:
+    """What a network says of a picture; `truth` is "" if nobody knows."""
+
+    path: str
+    truth: str
+    top: list[tuple[str, float]]
+
+    @property
+    def verdict(self) -> str:
+        return "" if not self.truth else "right" if self.top[0][0] == self.truth else "wrong"
+
+    @property
+    def note(self) -> str:
+        return f"{self.verdict}: it is a picture of class {self.truth}" if self.truth else ""
 
 
 def options(p: argparse.ArgumentParser) -> None:
@@ -30,78 +53,111 @@ def options(p: argparse.ArgumentParser) -> None:
         nargs="?",
         help="a photo (default: ten test images of CIFAR-10, one of each class, and a cat)",
     )
-    p.add_argument("--threads", metavar="N", type=int, default=1, help="threads (default: %(default)s)")
-    p.add_argument("--isa", metavar="NAME", help="kernel table to use (default: the best for this CPU)")
-    p.add_argument("--repeat", metavar="N", type=int, default=30, help="runs to time (default: %(default)s)")
+    p.add_argument("--html", metavar="FILE", type=Path, help="write the pictures with their answers as a web page")
+    add_engine(p)
+    p.add_argument("--repeat", metavar="N", type=whole(1), default=30, help="runs to time (default: %(default)s)")
     p.add_argument("--save", metavar="DIR", help="keep the .bnn files of the random networks in this folder")
     p.add_argument("--profile", action="store_true", help="show the time of each step of these")
 
 
 @command(
     "ovsw-demo",
-    "Classify pictures with a trained network of CIFAR-10's classes, then show latency and size of binarized ResNet18 "
-    "and ResNet34 with random weights.",
+    "Classify pictures with a trained network of CIFAR-10's classes, then time it beside binarized ResNet18 and "
+    "ResNet34 with random weights.",
     options,
+    examples=("", "my-photo.jpg --html answers.html", "--threads 2 --profile"),
 )
 def main(args: argparse.Namespace) -> int:
-    if args.repeat < 1:
-        raise ValueError(f"--repeat is {args.repeat}, expected at least 1")
     if args.save and not Path(args.save).is_dir():
-        raise ValueError(f"--save: the folder {args.save} does not exist")
-    trained(args)
-    random(args)
+        raise UsageError(f"--save: the folder {args.save} does not exist")
+    if args.html and not args.html.parent.is_dir():
+        raise UsageError(f"--html: the folder {args.html.parent} does not exist")
+    entry, engine = zoo.entry(zoo.DEFAULT), zoo.load(zoo.DEFAULT, threads=args.threads, isa=args.isa)
+    found = answers(engine, {args.image: ""} if args.image else pictures())
+    print(f"{entry.about}\n")
+    print(as_pictures(found, shutil.get_terminal_size().columns) if colours(sys.stdout) else as_table(found))
+    if args.html:
+        rows = [Row(Path(a.path).name, a.path, a.top, a.note) for a in found]
+        replace_file(args.html, html_page(rows, entry.about).encode())
+        print(f"\nwrote {args.html}")
+    times(engine, args)
     return 0
 
 
-def trained(args: argparse.Namespace) -> None:
-    """What the zoo's default network says of pictures that it was not trained with."""
-    entry, engine = zoo.entry(zoo.DEFAULT), zoo.load(zoo.DEFAULT, threads=args.threads, isa=args.isa)
-    pictures = {args.image: "-"} if args.image else _pictures()
-    rows = []
-    for path, truth in pictures.items():
-        label, probability = engine.classify(path, 1)[0]
-        verdict = "-" if truth == "-" else "right" if label == truth else "wrong"
-        median, _ = _ms(engine, path, args)
-        rows.append((Path(path).name, truth, label, f"{100 * probability:.0f} %", verdict, f"{median:.3f}"))
-    print(f"{entry.about}\n{_how(engine, args)}\n")
-    print(table(("picture", "is", "answer", "sure", "verdict", "median ms"), rows, right=(3, 5)))
-    if not args.image:
-        print(f"\n{sum(row[4] == 'right' for row in rows)} of {len(rows)} right")
-
-
-def _pictures() -> dict[str, str]:
-    """By path, what is on the bundled pictures."""
+def pictures() -> dict[str, str]:
+    """By path, what is on the bundled pictures: one test image of each class, and a photo."""
     return {**{str(path): label for label, path in zoo.pictures().items()}, str(PHOTO): "cat"}
 
 
-def random(args: argparse.Namespace) -> None:
-    """What large networks take, whose answers mean nothing."""
+def answers(engine: Engine, truths: dict[str, str]) -> list[Answer]:
+    """What a network says of pictures that it was not trained with, right or wrong."""
+    return [Answer(path, truth, engine.classify(path, _TOP)) for path, truth in truths.items()]
+
+
+def as_table(found: list[Answer]) -> str:
+    known = any(a.truth for a in found)
+    head = ("picture", *(("is", "verdict") if known else ()), "answer", "second", "third")
+    rows = [
+        (
+            Path(a.path).name,
+            *((a.truth, a.verdict) if known else ()),
+            *(f"{100 * p:3.0f} %  {label}" for label, p in a.top),
+        )
+        for a in found
+    ]
+    return table(head, rows) + (f"\n\n{score(found)}" if known else "")
+
+
+def as_pictures(found: list[Answer], columns: int) -> str:
+    """Each picture beside its answers, as many in a row as a terminal of so many columns has room for."""
+    cells = [_cell(a) for a in found]
+    across = max(1, columns // _CELL)
+    lines = []
+    for start in range(0, len(cells), across):
+        row = cells[start : start + across]
+        lines += ["".join(cell[i] for cell in row).rstrip() for i in range(max(map(len, row)))] + [""]
+    return "\n".join([*lines, *([score(found)] if any(a.truth for a in found) else [])])
+
+
+def _cell(a: Answer) -> list[str]:
+    """Lines that take `_CELL` columns each."""
+    picture = terminal_picture(Path(a.path), _PICTURE)
+    texts = ["", visible(Path(a.path).name, _CELL - _PICTURE - 4), ""]
+    texts += [f"{100 * p:3.0f} %  {visible(label)}"[: _CELL - _PICTURE - 4] for label, p in a.top]
+    texts += ["", a.verdict]
+    height = max(len(picture), len(texts))
+    picture += [" " * _PICTURE] * (height - len(picture))
+    texts += [""] * (height - len(texts))
+    return [f"{left}  {text:<{_CELL - _PICTURE - 2}}" for left, text in zip(picture, texts)]
+
+
+def score(found: Iterable[Answer]) -> str:
+    verdicts = [a.verdict for a in found]
+    return f"{verdicts.count('right')} of {len(verdicts)} right"
+
+
+def times(trained: Engine, args: argparse.Namespace) -> None:
+    """What the trained network and large ones of random weights take; no answer of these means anything."""
     image = args.image or str(PHOTO)
-    rows = []
+    rows = [_timed(zoo.DEFAULT, zoo.entry(zoo.DEFAULT).bytes, trained, image, args)]
     for name in NETWORKS:
         data = bnn.to_bytes(random_resnet(name, numerics="integer"))
         if args.save:
             replace_file(Path(args.save) / f"{name}.bnn", data)
         engine = Engine(data, threads=args.threads, isa=args.isa)
-        label, probability = engine.classify(image, 1)[0]
-        median, best = _ms(engine, image, args)
-        answer = f"{label} ({100 * probability:.0f} %)"
-        rows.append((name, f"{len(data) / 1e6:.2f}", f"{median:.2f}", f"{best:.2f}", answer))
+        rows.append(_timed(f"{name}, random weights", len(data), engine, image, args))
         if args.profile:
             print(f"\n{name}\n{engine.profile(image)}")
-    print(f"\nImageNet's networks with random weights, {visible(Path(image).name)}, {_how(engine, args)}\n")
-    print(table(("network", "file MB", "median ms", "best ms", "answer (means nothing)"), rows, right=(1, 2, 3)))
+    how = f"isa {trained.isa}, {trained.threads} thread(s), {args.repeat} runs"
+    print(f"\nTime for one image, {visible(Path(image).name)}, from pixels to answer: {how}\n")
+    print(table(("network", "pixels", "file MB", "median ms", "best ms"), rows, right=(1, 2, 3, 4)))
 
 
-def _ms(engine: Engine, image: str, args: argparse.Namespace) -> tuple[float, float]:
-    """Median and least of the milliseconds from pixels to logits."""
+def _timed(name: str, size: int, engine: Engine, image: str, args: argparse.Namespace) -> tuple[str, ...]:
     pixels = engine.batch(image)  # decoded once
     ms = interleaved({"": partial(engine.run, pixels)}, args.repeat)[""]
-    return float(np.median(ms)), float(ms.min())
-
-
-def _how(engine: Engine, args: argparse.Namespace) -> str:
-    return f"isa {engine.isa}, {engine.threads} thread(s), {args.repeat} runs"
+    _, height, width = engine.input_shape
+    return name, f"{height}x{width}", f"{size / 1e6:.2f}", f"{np.median(ms):.2f}", f"{ms.min():.2f}"
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def table_plot(result: Result, path: Target, paper: bool = True) -> None:
     axes.flat[-1].set_xlabel("latency, ms per image (bars: median, whiskers: p10 .. p90)")
     if any(there for bars in panels.values() for _, _, _, there in bars):
         marker = axes.flat[0].plot([], [], "D", color=_PAPER_COLOUR, ms=6)
-        figure.legend(marker, ["paper, M1 Pro"], loc="upper right", frameon=False)
+        figure.legend(marker, ["paper, M1 Pro"], loc="outside upper right", frameon=False)
     about = f"{result.context.cpu}, {result.context.threads} thread(s), batch {result.context.batch}"
     figure.suptitle(_short(about, 70), x=0.01, ha="left", fontsize=10)
     _save(figure, path)
@@ -107,8 +107,8 @@ def _whiskers(spreads: Sequence[Spread]) -> np.ndarray:
     return np.array([np.abs(np.sort([s.p10, s.p90]) - s.median) for s in spreads]).T
 
 
-def steps_plot(profile: Profile, path: Target) -> None:
-    """Where the time goes: a bar per step in the order of execution."""
+def steps_plot(profile: Profile, path: Target, network: str) -> None:
+    """Where the time of a network goes: a bar per step in the order of execution."""
     from matplotlib.patches import Patch
 
     steps = profile.steps
@@ -126,12 +126,13 @@ def steps_plot(profile: Profile, path: Target) -> None:
     axis.set_xlabel("ms (bars: median, whiskers: p10 .. p90)")
     _plain(axis)
     known = [(op, colour) for op, colour in _OP_COLOURS.items() if op in {s.op for s in steps}]
-    axis.legend(handles=[Patch(color=colour, label=op) for op, colour in known], loc="lower right", fontsize=8)
-    axis.set_title(_about(profile), loc="left", fontsize=10)
+    patches = [Patch(color=colour, label=op) for op, colour in known]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), fontsize=8, frameon=False)
+    axis.set_title(_about(profile, network), loc="left", fontsize=10)
     _save(figure, path)
 
 
-def roofline(profile: Profile, path: Target) -> None:
+def roofline(profile: Profile, path: Target, network: str) -> None:
     """Multiply-adds per byte against GMAC/s, with the ceilings measured; layers of one shape are one point."""
     layers = _layers(profile)
     if not layers:
@@ -156,7 +157,7 @@ def roofline(profile: Profile, path: Target) -> None:
     axis.set(xscale="log", yscale="log", xlim=span, ylim=(min(y) / 2.5, 2 * top), ylabel="GMAC/s")
     axis.set_xlabel("multiply-adds per byte read or written (inputs, output, weights)")
     axis.grid(which="both", alpha=0.2)
-    axis.set_title(_about(profile) + "; area: share of the time", loc="left", fontsize=10)
+    axis.set_title(_about(profile, network) + "; area: share of the time", loc="left", fontsize=10)
     lines = axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8, frameon=False, title="measured here")
     axis.add_artist(lines)
     key = "\n".join(f"{n:>2}  {layer.label}" for n, layer in enumerate(layers, start=1))
@@ -238,8 +239,8 @@ def scaling_plot(scaling: Scaling, path: Target) -> None:
     _save(figure, path)
 
 
-def _about(profile: Profile) -> str:
-    return f"{profile.total_ms:.2f} ms in all, {profile.isa}, {profile.threads} thread(s)"
+def _about(profile: Profile, network: str) -> str:
+    return f"{_short(network, 40)}: {profile.total_ms:.2f} ms in all, {profile.isa}, {profile.threads} thread(s)"
 
 
 def _colour(op: str) -> str:

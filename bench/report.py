@@ -9,12 +9,11 @@ import base64
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
-from html import escape as html_escape
 from typing import Any
 
 from ovsw.bench import plot, profile, scaling, table
 from ovsw.bench.result import Result, plain
-from ovsw.text import visible
+from ovsw.show import escape, page
 
 _NUMBER = re.compile(r"-|[\d.]+(x| %)?( \.\. [\d.]+)?")
 _LONG = 24  # characters that a line of a table may be broken after
@@ -64,8 +63,8 @@ def html(result: Result, paper: bool = True) -> str:
         body.append(_lines([f"Peak: of a process of its own for each; {alone}."]))
     for network, steps in result.profile.items():
         body += [f"<h2>Where the time goes: {escape(network)}</h2>", _lines(profile.head(steps))]
-        body += [_picture(plot.steps_plot, steps, f"time of each step of {network}")]
-        body += [_picture(plot.roofline, steps, f"roofline of {network}")]
+        body += [_picture(plot.steps_plot, steps, f"time of each step of {network}", network=network)]
+        body += [_picture(plot.roofline, steps, f"roofline of {network}", network=network)]
         body += ["<h3>By op</h3>", _table(profile.OP_HEAD, profile.op_cells(steps))]
         body += ["<h3>By step</h3>", _table(profile.STEP_HEAD, profile.step_cells(steps))]
     for network, points in result.scaling.items():
@@ -76,27 +75,7 @@ def html(result: Result, paper: bool = True) -> str:
         rows = [(s.peer, s.network or "all", s.why) for s in result.skipped]
         body += ["<h2>Not timed</h2>", _table(("engine", "network", "why"), rows)]
     body += ["<h2>Context</h2>", _table(("what", "value"), _flat(plain(context)))]
-    return _PAGE.format(title=f"ovsw-bench: {cpu}", style=_STYLE, body="\n".join(filter(None, body)))
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
-
-
-def escape(text: str) -> str:
-    return html_escape(visible(text))
+    return page(f"ovsw-bench: {context.cpu}", _STYLE, "\n".join(filter(None, body)))
 
 
 def _lines(lines: Iterable[str], name: str = "") -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ovsw.cli import command
+from ovsw.cli import UsageError, command
 from ovsw.export.errors import VerifyError
 from ovsw.text import dims, table, visible
 
@@ -131,15 +131,22 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
-@command("ovsw-export", "Export a binary network to one .bnn file, checked against the original.", options)
+@command(
+    "ovsw-export",
+    "Export a binary network to one .bnn file, checked against the original.",
+    options,
+    examples=(
+        "model_best.pth -o model.bnn",
+        "net.py:make --weights ckpt.pth --input 3x32x32 --mean cifar10 -o model.bnn",
+        "model_best.pth --explain model.svg",
+    ),
+)
 def main(args: argparse.Namespace) -> int:
-    try:
-        from ovsw.export.pipeline import ExportOptions, check_target, open_source, prepare
-    except ModuleNotFoundError as e:
-        raise RuntimeError(f"{e.name} is needed to export networks: pip install 'ovsw[export]'") from None
     if args.output is None and args.explain is None:
-        raise ValueError("nothing to do: -o OUT.bnn writes a file, --explain shows what would be in it")
+        raise UsageError("nothing to do: -o OUT.bnn writes a file, --explain shows what would be in it")
     _settle(args)
+    from ovsw.export.pipeline import ExportOptions, check_target, open_source, prepare
+
     chosen = ExportOptions(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ExportOptions)})
     if args.output is not None:
         check_target(args.output, args.force, args.source)
@@ -153,13 +160,13 @@ def main(args: argparse.Namespace) -> int:
     try:
         report = prepared.write(Path(args.output))
     except VerifyError as e:
-        print(f"ovsw-export: {visible(f'{args.source}: {e}')}; nothing was written", file=sys.stderr)
+        print(f"{args.prog}: {visible(f'{args.source}: {e}')}; nothing was written", file=sys.stderr)
         return 1
     if report.not_integer:
         why = visible(report.not_integer)
-        print(f"ovsw-export: exported as float, integers are not possible: {why}", file=sys.stderr)
+        print(f"{args.prog}: exported as float, integers are not possible: {why}", file=sys.stderr)
     for warning in report.warnings:
-        print(f"ovsw-export: warning: {visible(warning)}", file=sys.stderr)
+        print(f"{args.prog}: warning: {visible(warning)}", file=sys.stderr)
     print(json.dumps(report.as_dict(), indent=2) if args.json else _text(report))
     return 0
 
@@ -183,7 +190,7 @@ def _settle(args: argparse.Namespace) -> None:
     given = args.weights or []
     widths, checkpoints = [w for w in given if w in _WIDTHS], [w for w in given if w not in _WIDTHS]
     if len(widths) > 1 or len(checkpoints) > 1:
-        raise ValueError(f"--weights is given as {', '.join(given)}: at most one width and one checkpoint")
+        raise UsageError(f"--weights is given as {', '.join(given)}: at most one width and one checkpoint")
     args.weights, args.checkpoint = next(iter(widths), None), next(iter(checkpoints), None)
 
 

@@ -1,18 +1,23 @@
-"""Puts a trained network into the zoo, or another in its place. From the root of the repository:
+"""Puts a trained network into the zoo, or another in its place, and writes all that depends on it. From the root of
+the repository:
 
-    python tools/zoo.py NAME MODEL.bnn RUN --images DIR
+    python tools/zoo.py NAME MODEL.bnn RUN --images DIR --before RUN ... --force
+    python tools/zoo.py --images DIR
 
 MODEL.bnn was exported from a checkpoint in RUN, a folder of ovsw-train. Both are measured on all test images in DIR
-first. The file and the index go to python/ovsw/data/zoo, metrics and settings of the run to docs/zoo/NAME.
+first. The file and the index go to python/ovsw/data/zoo; card, metrics and settings of the runs to docs/zoo/NAME; what
+the demo says of its pictures to README.md. Without a name the networks that are there are measured and written again.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import hashlib
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +26,12 @@ import torch
 
 from ovsw import Engine, zoo
 from ovsw import format as bnn
+from ovsw.bench import demo
+from ovsw.bench.context import Machine
+from ovsw.bench.measure import interleaved
 from ovsw.cli import command
-from ovsw.export.accuracy import measure, open_images
+from ovsw.datasets import FolderSet, MemorySet
+from ovsw.export.accuracy import measure, open_images, some_pixels
 from ovsw.export.frontend import checkpoint
 from ovsw.export.passes import build
 from ovsw.export.source import Source
@@ -31,14 +40,19 @@ from ovsw.nn.checkpoint import read_run
 from ovsw.train.recipe import changes
 
 MAX_BYTES = 80_000
+MISTAKES, REPEAT = 5, 1000
+README = ("<!-- the demo's answers, by tools/zoo.py -->", "<!-- end of the demo's answers -->")
 TEST_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "fashion-mnist": "Fashion-MNIST"}
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("name", metavar="NAME", help="such as cresnet20-cifar10")
-    p.add_argument("model", metavar="MODEL.bnn", type=Path, help="exported from a checkpoint of the run")
-    p.add_argument("run", metavar="RUN", type=Path, help="the run's folder, as ovsw-train leaves it")
+    p.add_argument("name", metavar="NAME", nargs="?", help="such as cresnet20-cifar10")
+    p.add_argument("model", metavar="MODEL.bnn", type=Path, nargs="?", help="exported from a checkpoint of the run")
+    p.add_argument("run", metavar="RUN", type=Path, nargs="?", help="the run's folder, as ovsw-train leaves it")
     p.add_argument("--images", metavar="DIR", type=Path, required=True, help="the test images, all of them")
+    p.add_argument(
+        "--before", metavar="RUN", type=Path, nargs="+", default=[], help="what it started from, first first"
+    )
     p.add_argument("--title", help="default: the network and its data set")
     p.add_argument("--force", action="store_true", help="replace the network of this name")
     p.add_argument("--tree", metavar="DIR", type=Path, default=Path(), help="the repository (default: this folder)")
@@ -49,35 +63,95 @@ def main(args: argparse.Namespace) -> int:
     folder, docs = args.tree / "python" / "ovsw" / "data" / "zoo", args.tree / "docs"
     if not folder.is_dir() or not docs.is_dir():
         raise ValueError(f"{args.tree}: not a source tree of ovsw, it has no {folder.relative_to(args.tree)} or docs")
+    if args.name and not args.run:
+        raise ValueError("a name takes a model and a run: NAME MODEL.bnn RUN")
+    readme = args.tree / "README.md"
+    around = text_around_answers(readme) if readme.exists() else None
+    entries = zoo.read_index(folder) if (folder / zoo.INDEX).exists() else {}
+    if args.name:
+        entries[args.name] = add(args, entries, folder, docs / "zoo")
+    else:
+        entries = {name: again(e, folder, args.images) for name, e in entries.items()}
+    replace_file(folder / zoo.INDEX, zoo.index_bytes(entries))  # from here on it is the new one
+    for old in set(folder.glob("*.bnn")) - {folder / e.file for e in entries.values()}:
+        old.unlink()
+    for e in entries.values():
+        replace_file(docs / "zoo" / e.name / "card.md", zoo.card(e).encode())
+        print(
+            f"{e.about}\nPyTorch: {e.right_pytorch / e.images:.2%}; wrote {folder / e.file} and {docs / 'zoo' / e.name}"
+        )
+    if around and zoo.DEFAULT in entries:
+        found = demo.answers(Engine(folder / entries[zoo.DEFAULT].file), demo.pictures())
+        shown = f"{README[0]}\n```\n{demo.as_table(found)}\n```\n{README[1]}"
+        replace_file(readme, shown.join(around).encode())
+    return 0
+
+
+def add(args: argparse.Namespace, entries: dict[str, zoo.Entry], folder: Path, docs: Path) -> zoo.Entry:
+    """The entry of a new network, whose file and papers are then in their places."""
     if not zoo.NAME.fullmatch(args.name):
         raise ValueError(f"the name '{args.name}' is not of small letters and digits, with hyphens between them")
-    entries = zoo.read_index(folder) if (folder / zoo.INDEX).exists() else {}
     if args.name in entries and not args.force:
         raise ValueError(f"{args.name}: is in the zoo already; --force replaces it")
     data = args.model.read_bytes()
     engine = open_model(args.model, data)
     path = args.run / str(engine.metadata.get("source", "model_best.pth"))
     run = read_run(path)
-    metrics = (args.run / "metrics.csv").read_bytes()
+    papers = {"metrics.csv": (args.run / "metrics.csv").read_bytes()}
+    papers |= {f"before-{i}.csv": (earlier / "metrics.csv").read_bytes() for i, earlier in enumerate(args.before, 1)}
+    before = tuple(step(earlier) for earlier in args.before)
     source = checkpoint.source(path)
     check_weights(args.model, bnn.from_bytes(data), path, source)
 
-    entry = measured(args.name, args.title, data, engine, path, run, source, args.images)
+    entry = measured(args.name, args.title, data, engine, path, run, before, source, args.images)
     config = {
         **{"name": entry.name, "sha256": entry.sha256, "checkpoint": path.name, "epoch": entry.epoch},
         **{"seed": entry.seed, "torch": torch.__version__, "recipe": run["ovsw"]["recipe"]},
     }
-    notes = docs / "zoo" / entry.name
+    papers["config.json"] = (json.dumps(config, indent=2) + "\n").encode()
+    notes = docs / entry.name
     notes.mkdir(parents=True, exist_ok=True)
-    replace_file(notes / "metrics.csv", metrics)
-    replace_file(notes / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+    for old in {p.name for p in notes.glob("before-*.csv")} - papers.keys():
+        (notes / old).unlink()
+    for name, content in papers.items():
+        replace_file(notes / name, content)
     replace_file(folder / entry.file, data)
-    entries[entry.name] = entry
-    replace_file(folder / zoo.INDEX, zoo.index_bytes(entries))  # from here on it is the new one
-    for old in set(folder.glob("*.bnn")) - {folder / e.file for e in entries.values()}:
-        old.unlink()
-    print(f"{entry.about}\nPyTorch: {entry.right_pytorch / entry.images:.2%}; wrote {folder / entry.file} and {notes}")
-    return 0
+    return entry
+
+
+def again(e: zoo.Entry, folder: Path, images_folder: Path) -> zoo.Entry:
+    """The entry of a network that is there, measured once more."""
+    engine = Engine(folder / e.file)
+    found = engine_facts(engine, labelled(engine, images_folder))
+    if (found["images"], found["right"]) != (e.images, e.right):
+        raise ValueError(
+            f"{e.name}: has {found['right']:,} of {found['images']:,} images in {images_folder} right, the index says "
+            f"{e.right:,} of {e.images:,}"
+        )
+    return dataclasses.replace(e, **found)
+
+
+def step(run: Path) -> zoo.Step:
+    """What a finished run was."""
+    saved = read_run(run / "last.pth")
+    recipe = saved["ovsw"]["recipe"]
+    return zoo.Step(
+        recipe_name(recipe), tuple(changes(recipe)), saved["ovsw"]["seed"], saved["epoch"], saved["curr_acc1"]
+    )
+
+
+def recipe_name(recipe: dict[str, Any]) -> str:
+    return Path(recipe["name"]).name if recipe["name"].endswith(".toml") else recipe["name"]
+
+
+def text_around_answers(readme: Path) -> tuple[str, str]:
+    """A page before and after the part that shows the demo's answers."""
+    begin, end = README
+    head, found, rest = readme.read_text(encoding="utf-8").partition(begin)
+    _, ended, tail = rest.partition(end)
+    if not found or not ended:
+        raise ValueError(f"{readme}: has no {begin} ... {end}")
+    return head, tail
 
 
 def open_model(path: Path, data: bytes) -> Engine:
@@ -110,6 +184,32 @@ def check_weights(model_path: Path, model: bnn.Model, path: Path, source: Source
         raise ValueError(f"{model_path}: was not exported from {path}, the weights of {different[0]} differ")
 
 
+def labelled(engine: Engine, folder: Path) -> MemorySet | FolderSet:
+    """The test images, if they are of the network's classes."""
+    images = open_images(folder, engine.num_classes)
+    if list(images.names) != engine.labels:
+        raise ValueError(f"{folder}: its classes are {', '.join(images.names)}; the model's {', '.join(engine.labels)}")
+    return images
+
+
+def engine_facts(engine: Engine, images: MemorySet | FolderSet) -> dict[str, Any]:
+    """What the engine makes of the test images, and how fast, as fields of an entry."""
+    pixels = some_pixels(images, engine.input, len(images))
+    truth, answers = images.labels.numpy(), engine.run(pixels).argmax(axis=1)
+    count = len(engine.labels)
+    confusion = np.bincount(count * truth + answers, minlength=count * count).reshape(count, count)
+    wrong = np.where(np.eye(count, dtype=bool), 0, confusion)
+    worst = [divmod(int(i), count) for i in np.argsort(-wrong, axis=None, kind="stable")[:MISTAKES]]
+    ms = interleaved({"": partial(engine.run, pixels[:1])}, REPEAT)[""]
+    return {
+        **{"images": len(truth), "right": int(np.trace(confusion))},
+        **{"right_by_class": tuple(np.diag(confusion).tolist()), "images_by_class": tuple(confusion.sum(1).tolist())},
+        "mistakes": tuple((engine.labels[a], engine.labels[b], int(wrong[a, b])) for a, b in worst if wrong[a, b]),
+        **{"ms": round(float(np.median(ms)), 3), "machine": f"{Machine().cpu()}, {engine.isa}"},
+        "logits": zoo.logits_checksum(engine),
+    }
+
+
 def measured(
     name: str,
     title: str | None,
@@ -117,24 +217,22 @@ def measured(
     engine: Engine,
     path: Path,
     run: dict[str, Any],
+    before: tuple[zoo.Step, ...],
     source: Source,
     images_folder: Path,
 ) -> zoo.Entry:
     """The entry of a network, with what engine and PyTorch make of all test images."""
-    images = open_images(images_folder, engine.num_classes)
-    if list(images.names) != engine.labels:
-        raise ValueError(
-            f"{images_folder}: its classes are {', '.join(images.names)}; the model's {', '.join(engine.labels)}"
-        )
-    found = measure(source.reference, engine.run, images, engine.input, None)
-    right, right_pytorch = (round(share * found.images) for share in (found.exported, found.pytorch))
+    images = labelled(engine, images_folder)
+    facts = engine_facts(engine, images)
+    count, right = facts["images"], facts["right"]
+    right_pytorch = round(count * measure(source.reference, engine.run, images, engine.input, None).pytorch)
     saved, recipe = run["ovsw"], run["ovsw"]["recipe"]
     epochs, deployed = recipe["train"]["epochs"], recipe["train"].get("deployed_epochs", 0)
     if run["epoch"] > epochs - deployed:  # in whose arithmetic the trainer has evaluated it
-        right_pytorch = round(run["curr_acc1"] * found.images / 100)
+        right_pytorch = round(run["curr_acc1"] * count / 100)
         if right != right_pytorch:
             raise ValueError(
-                f"{path}: was trained in the arithmetic of the file, but of {found.images:,} images PyTorch had "
+                f"{path}: was trained in the arithmetic of the file, but of {count:,} images PyTorch had "
                 f"{right_pytorch:,} right and the engine has {right:,}"
             )
     digest = hashlib.sha256(data).hexdigest()
@@ -147,19 +245,19 @@ def measured(
         bytes=len(data),
         sha256=digest,
         arch=source.name,
+        input=tuple(engine.input_shape),
         classes=tuple(engine.labels),
         test_set=test_set,
-        images=found.images,
-        right=right,
         right_pytorch=right_pytorch,
-        recipe=Path(recipe["name"]).name if recipe["name"].endswith(".toml") else recipe["name"],
+        before=before,
+        recipe=recipe_name(recipe),
         settings=tuple(changes(recipe)),
         seed=saved["seed"],
         epoch=run["epoch"],
         epochs=epochs,
         deployed_epochs=deployed,
         date=datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        logits=zoo.logits_checksum(engine),
+        **facts,
     )
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ovsw.bench.peers import larq, ncnn, onnxruntime, openvino, torch
 from ovsw.bench.peers.base import Peer, Runner, child, images, one_line
+from ovsw.cli import UsageError
 
 __all__ = ["PEERS", "REFERENCE", "Peer", "Runner", "by_name", "obstacles", "select", "try_out"]
 
@@ -32,7 +33,7 @@ def select(names: str | None) -> list[Peer]:
         named = [p for p in PEERS if name in (p.name, p.engine)]
         if not named and name != "none":
             known = ", ".join(dict.fromkeys(p.engine for p in PEERS))
-            raise ValueError(f"--peers: unknown peer '{name}', known are {known} and, with a precision, --list-peers")
+            raise UsageError(f"--peers: unknown peer '{name}', known are {known} and, with a precision, --list-peers")
         chosen += [p for p in named if p not in chosen]
     return chosen
 

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from ovsw.export.frontend import torch_module
 from ovsw.export.source import Source
 from ovsw.labels import BUILTIN, load_labels
 from ovsw.networks import NETWORKS, InputSpec, NetworkSpec, network, networks
-from ovsw.nn import BinaryConv2d, binary_layers, create
+from ovsw.nn import BinaryConv2d, binary_layers, create, float_network
 from ovsw.nn.checkpoint import read, state_dict
+from ovsw.nn.float_resnet import FLOAT_NETWORKS
 
 _SCALE = ".scaling_factor"
 _OPTIONAL = (".num_batches_tracked", ".tau")
@@ -122,12 +124,18 @@ def _input_size(spec: NetworkSpec, state: dict[str, Tensor]) -> int:
 
 def _expected(spec: NetworkSpec, state: dict[str, Tensor], input_size: int) -> dict[str, tuple[int, ...]]:
     """Keys and shapes of a network; with learned scales, if there are any, as they are learned in all layers then."""
+    expected, scales = _shapes(spec.name, _classes(spec, state), input_size)
+    return {**expected, **scales} if any(key in state for key in scales) else expected
+
+
+@lru_cache(maxsize=4 * len(NETWORKS))
+def _shapes(name: str, classes: int, input_size: int) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """Keys and shapes of a network, and those of its scales if they are learned; kept, as all of them take a second."""
     with torch.device("meta"):
-        model = create(spec.name, _classes(spec, state), input_size=input_size)
+        model = create(name, classes, input_size=input_size)
     layers = binary_layers(model).items()
     scales = {name + _SCALE: (layer.out_channels,) for name, layer in layers if isinstance(layer, BinaryConv2d)}
-    expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    return {**expected, **scales} if any(key in state for key in scales) else expected
+    return {key: tuple(value.shape) for key, value in model.state_dict().items()}, scales
 
 
 def _adapted(state: dict[str, Tensor], expected: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
@@ -164,6 +172,12 @@ def _find_network(path: Path, state: dict[str, Tensor], checkpoint: Any) -> tupl
     if fitting:
         first = (named or fitting)[0]
         return first, [] if named else [spec for spec in fitting if spec.aliases and spec is not first]
+    for name in FLOAT_NETWORKS:
+        with torch.device("meta"):
+            model = float_network(name, _classes(network(name), state))
+        expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+        if not _problems(expected, state):
+            raise ExportError(f"{path}: this network is not binary, its tensors are those of the float {name}")
     arch = next((name for name in names if isinstance(name, str) and name in networks()), None)
     if arch is not None:
         return network(arch), []

@@ -4,11 +4,28 @@
     engine = Engine("resnet18.bnn")
     engine.classify("cat.jpg")
 
-Importing `ovsw` needs numpy and Pillow only; `ovsw.nn` and `ovsw.export` need torch.
+`Engine` needs numpy and Pillow only; `ovsw.nn` and `ovsw.export` need torch. Names are loaded on first use.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ovsw._version import __version__
-from ovsw.engine import Engine, Profile, ProfileRow, Step
-from ovsw.format import FormatError
+
+if TYPE_CHECKING:
+    from ovsw.engine import Engine, Profile, ProfileRow, Step
+    from ovsw.format import FormatError
 
 __all__ = ["Engine", "FormatError", "Profile", "ProfileRow", "Step", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("ovsw.format" if name == "FormatError" else "ovsw.engine"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,60 +1,230 @@
-"""What the commands share: one line per error, exit codes, --version, output that no character can break."""
+"""What the commands share: one line per error, exit codes, --help with examples; and `ovsw`, which finds them.
+
+Exit codes: 0 all is well; 1 something could not be read, computed or written; 2 the command line is wrong; 130 Ctrl-C.
+A command's module is imported when it is called, and a package that it needs and that is not installed is one line.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import difflib
+import importlib
 import io
 import os
 import sys
-from collections.abc import Callable
-from typing import NoReturn, Optional
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
 
 from ovsw._version import __version__
 from ovsw.text import visible
 
-Main = Callable[[Optional["list[str]"]], int]  # None means the arguments of the process
+FAILED, WRONG, INTERRUPTED = 1, 2, 130
+MAX_THREADS = 256
+
+Options = Callable[[argparse.ArgumentParser], None]
+Body = Callable[[argparse.Namespace], int]
+
+
+class UsageError(ValueError):
+    """The arguments do not go together; whatever they name may be fine."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One of `ovsw`'s: where its `main` is, what it does in a line, the extra with the packages that it needs."""
+
+    module: str
+    about: str
+    extra: str = ""
+
+
+COMMANDS = {
+    "run": Command("ovsw.run", "classify pictures, with a network that comes with ovsw or one of your own"),
+    "demo": Command("ovsw.bench.demo", "see what the engine does: a trained network on pictures, large ones timed"),
+    "info": Command("ovsw.info", "show what is in a .bnn file, or which kernels this CPU runs"),
+    "zoo": Command("ovsw.zoo", "list the trained networks that come with ovsw"),
+    "doctor": Command("ovsw.doctor", "check this machine and installation; what a bug report needs"),
+    "export": Command("ovsw.export.cli", "make a .bnn file of a PyTorch network or an ONNX file", "export"),
+    "train": Command("ovsw.train.cli", "train a binary network by a recipe", "train"),
+    "bench": Command("ovsw.bench.cli", "time the engine beside the others that are installed", "bench"),
+    "flips": Command("ovsw.train.flips", "show the silent weights of a training run", "train"),
+    "landscape": Command("ovsw.train.landscape", "draw the loss around a trained network", "train"),
+    "repro": Command("ovsw.repro.cli", "reproduce the tables and figures of the paper", "train,export,bench"),
+    "completion": Command("ovsw.completion", "print a completion script for bash, zsh or fish", "completion"),
+}
+EXAMPLES = ("ovsw run cat.jpg", "ovsw train --list", "ovsw export model_best.pth -o model.bnn", "ovsw run --help")
+_OPTIONAL = ("matplotlib", "onnx", "onnxruntime", "shtab", "tensorboard", "tomli", "torch", "tqdm")
+
+
+def dispatch(name: str | None, argv: list[str]) -> int:
+    """Runs a command by its script's name; `None` is `ovsw` itself, whose first argument names the command."""
+    _take_any_character()
+    if name is not None:
+        return _load(name, f"ovsw-{name}")(argv)
+    first, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    if first == "help":
+        first, rest = (rest[0], ["--help"]) if rest else ("--help", [])
+    if first in ("-h", "--help"):
+        print(overview())
+        return 0
+    if first == "--version":
+        print(f"ovsw {__version__}")
+        return 0
+    if first not in COMMANDS:
+        print(f"ovsw: error: {visible(_unknown(first))}", file=sys.stderr)
+        return WRONG
+    return _load(first, f"ovsw {first}")(rest, f"ovsw {first}")
+
+
+def overview() -> str:
+    """What `ovsw --help` says."""
+    rows = [f"  {name:<{max(map(len, COMMANDS))}}  {command.about}" for name, command in COMMANDS.items()]
+    about = "Binary neural networks from PyTorch to small machines."
+    parts = ["usage: ovsw COMMAND [options]", about, "\n".join(["commands:", *rows]), _examples(EXAMPLES)]
+    return "\n\n".join([*parts, "ovsw COMMAND --help shows the options of a command, ovsw --version the version"])
+
+
+def _unknown(word: str) -> str:
+    if word.startswith("-"):
+        return f"unknown option {word}; ovsw --help shows the commands"
+    if Path(word).exists():
+        return f"{word} is no command; a picture is classified by: ovsw run {word}"
+    close = difflib.get_close_matches(word, COMMANDS, 1)
+    hint = f", did you mean 'ovsw {close[0]}'?" if close else "; ovsw --help shows them"
+    return f"no command '{word}'{hint}"
+
+
+def _load(name: str, prog: str) -> Callable[..., int]:
+    try:
+        return importlib.import_module(COMMANDS[name].module).main
+    except Exception as e:
+        line = _missing(e, COMMANDS[name].extra) or f"{type(e).__name__}: {message(e)}"
+        print(f"{prog}: error: {line}", file=sys.stderr)
+        return lambda *arguments: FAILED
 
 
 def command(
-    prog: str, description: str, options: Callable[[argparse.ArgumentParser], None], epilog: str | None = None
-) -> Callable[[Callable[[argparse.Namespace], int]], Main]:
-    """Makes a main function of one that takes the arguments as parsed; `options` declares them.
+    prog: str,
+    description: str,
+    options: Options,
+    epilog: str = "",
+    examples: Sequence[str] = (),
+    others: dict[str, Main] | None = None,
+) -> Callable[[Body], Main]:
+    """Makes a main function of one that takes the arguments as parsed, and `args.prog`, the name it was called by.
 
-    Bad input ends in `name: error: ...` on stderr and exit code 2, never in a traceback.
+    `options` declares the arguments, `examples` are some of the user's, and `others` are commands that a first
+    argument stands for.
     """
+    return lambda body: Main(prog, description, options, body, epilog, examples, others or {})
 
-    def wrap(body: Callable[[argparse.Namespace], int]) -> Main:
-        def main(argv: list[str] | None = None) -> int:
-            _take_any_character()
-            parser = _Parser(prog=prog, description=description, epilog=epilog)
-            options(parser)
-            parser.add_argument("--version", action="version", version=f"ovsw {__version__}")
-            try:
-                return body(parser.parse_args(argv))
-            except BrokenPipeError:  # the reader, such as `head`, has seen enough
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                return 0
-            except KeyboardInterrupt:
-                return 130
-            except (ValueError, OSError, RuntimeError, MemoryError, SystemError) as e:  # the last: memory ran out in C
-                print(f"{prog.removeprefix('python -m ')}: error: {message(e)}", file=sys.stderr)
-                return 2
 
-        return main
+@dataclass(frozen=True)
+class Main:
+    """A command: called with its arguments it returns an exit code, and bad input ends in one line on stderr."""
 
-    return wrap
+    prog: str
+    description: str
+    options: Options
+    body: Body
+    epilog: str = ""
+    examples: Sequence[str] = ()
+    others: dict[str, Main] = field(default_factory=dict)
+
+    def __call__(self, argv: list[str] | None = None, prog: str | None = None) -> int:
+        _take_any_character()
+        argv, prog = sys.argv[1:] if argv is None else argv, prog or self.prog
+        if argv and argv[0] in self.others:
+            return self.others[argv[0]](argv[1:], f"{prog} {argv[0]}")
+        parser = Parser(prog=prog, formatter_class=argparse.RawDescriptionHelpFormatter)
+        self.declare(parser)
+        try:
+            code = self.body(parser.parse_args(argv))
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:  # the reader, such as `head`, has seen enough
+            _discard_output()
+            return 0
+        except KeyboardInterrupt:
+            return self._say(prog, "interrupted", INTERRUPTED)
+        except UsageError as e:
+            return self._say(prog, f"error: {message(e)}", WRONG)
+        except ModuleNotFoundError as e:
+            known = COMMANDS.get(self.prog.replace("-", " ").removeprefix("ovsw ").split()[0])
+            return self._say(prog, f"error: {_missing(e, known.extra if known else '') or message(e)}", FAILED)
+        except (
+            ValueError,
+            OSError,
+            RuntimeError,
+            MemoryError,
+            SystemError,
+            ImportError,
+        ) as e:  # SystemError: no memory in C
+            return self._say(prog, f"error: {message(e)}", FAILED)
+
+    def declare(self, parser: argparse.ArgumentParser) -> None:
+        """Gives a parser everything that this command takes and says of itself."""
+        parser.description = textwrap.fill(self.description, 100)
+        examples = _examples([f"%(prog)s {example}".strip() for example in self.examples]) if self.examples else ""
+        parser.epilog = "\n\n".join(filter(None, [self.epilog.strip(), examples])) or None
+        self.options(parser)
+        parser.add_argument("--version", action="version", version=f"ovsw {__version__}")
+        parser.set_defaults(prog=parser.prog)
+
+    @staticmethod
+    def _say(prog: str, line: str, code: int) -> int:
+        print(f"{prog.removeprefix('python -m ')}: {line}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            return code
+        _discard_output()
+        return code
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """The type of an option that is a whole number in these bounds."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number {bounds}")
+        return value
+
+    return parse
+
+
+def isa(text: str) -> str:
+    """The type of `--isa`: a kernel table that this build has and this CPU supports."""
+    from ovsw import cpu
+
+    if text not in cpu.supported_isas():
+        known = ", ".join(cpu.supported_isas())
+        raise argparse.ArgumentTypeError(f"'{text}' is none of {known}, which this build has for this CPU")
+    return text
+
+
+def add_engine(p: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """`--threads` and `--isa`, of commands that make an Engine."""
+    count = whole(1, MAX_THREADS)
+    p.add_argument("--threads", metavar="N", type=count, default=1, help="threads per image (default: %(default)s)")
+    p.add_argument("--isa", metavar="ISA", type=isa, help="kernel table to use (default: the best for this CPU)")
 
 
 def add_memory_limit(p: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """`--memory-limit`, of commands that load a file of the user's; `memory_limit` is what an Engine takes of it."""
-    p.add_argument(
-        "--memory-limit", metavar="MB", type=int, help="memory that a model may take (default: 168 and 4 x its size)"
-    )
+    about = "memory that a model may take (default: 168 and 4 x its size)"
+    p.add_argument("--memory-limit", metavar="MB", type=whole(1), help=about)
 
 
 def memory_limit(args: argparse.Namespace) -> int | None:
-    if args.memory_limit is not None and args.memory_limit < 1:
-        raise ValueError(f"--memory-limit is {args.memory_limit}, expected at least 1")
     return None if args.memory_limit is None else args.memory_limit * 1_000_000
 
 
@@ -67,9 +237,28 @@ def message(e: Exception) -> str:
     return visible(str(e) or type(e).__name__)
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Its errors are those of usage, one line each."""
+
     def error(self, message: str) -> NoReturn:
-        super().error(visible(message))
+        raise UsageError(f"{message}; {self.prog} --help shows what it takes")
+
+
+def _missing(e: Exception, extra: str) -> str:
+    """What to install, if that is what went wrong."""
+    name = (e.name or "").split(".")[0] if isinstance(e, ModuleNotFoundError) else ""
+    if name not in _OPTIONAL:
+        return ""
+    return f"{name} is not installed: pip install 'ovsw[{extra}]'" if extra else f"{name} is not installed"
+
+
+def _examples(lines: Sequence[str]) -> str:
+    return "\n".join(["examples:", *(f"  {line}" for line in lines)])
+
+
+def _discard_output() -> None:
+    """What cannot be written now must not be tried again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _take_any_character() -> None:

@@ -68,6 +68,20 @@ def new_folder(path: PathLike) -> Iterator[Path]:
     _sync_folder(target.parent)
 
 
+@contextmanager
+def made_folder(path: PathLike) -> Iterator[Path]:
+    """A folder, made with those above it where it is missing; what was made is gone afterwards if it is still empty."""
+    folder = Path(path)
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+    finally:
+        for one in missing:
+            with suppress(OSError):
+                one.rmdir()
+
+
 def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, f"the folder {target.parent} does not exist")

@@ -5,6 +5,7 @@ A file gives the right pixels or one error that names it. At most `PIL.Image.MAX
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -13,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Union
+from typing import BinaryIO, Union
 
 import numpy as np
 from PIL import Image
@@ -73,14 +74,25 @@ def load_image(source: ImageSource, channels: int) -> Image.Image:
         return _decode(image, source, channels)
 
 
+def read_image(data: bytes, name: str) -> Image.Image:
+    """The picture in a file's bytes, as `load_image` takes it; errors, there and here, are about `name`."""
+    image = _opened(io.BytesIO(data), name)
+    image.filename = name  # type: ignore[attr-defined]
+    return image
+
+
 def _open(path: str | os.PathLike[str]) -> Image.Image:
     if not Path(path).exists():
         raise FileNotFoundError(f"{path}: no such image")
     if Path(path).is_dir():
         raise ValueError(f"{path}: is a folder")
+    return _opened(path, path)
+
+
+def _opened(file: str | os.PathLike[str] | BinaryIO, path: str | os.PathLike[str]) -> Image.Image:
     try:
         with _quiet():
-            image = Image.open(path)
+            image = Image.open(file)
     except Image.DecompressionBombError as e:  # beyond twice the limit, and the size is only in its words
         raise _too_large(path, re.findall(r"\d+", str(e))[0]) from None
     except PermissionError:
@@ -184,7 +196,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _name(source: ImageSource) -> str:
-    return "the image" if isinstance(source, Image.Image) else str(source)
+    return str(getattr(source, "filename", "") or "the image") if isinstance(source, Image.Image) else str(source)
 
 
 def _too_large(path: str | os.PathLike[str], pixels: str) -> ValueError:

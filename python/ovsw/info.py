@@ -13,7 +13,7 @@ from typing import Any
 
 from ovsw import cpu, zoo
 from ovsw import format as bnn
-from ovsw.cli import add_memory_limit, command, memory_limit
+from ovsw.cli import UsageError, add_memory_limit, command, memory_limit
 from ovsw.engine import Engine, read_file
 from ovsw.summary import layers
 from ovsw.text import dims, table, visible
@@ -58,7 +58,7 @@ def describe_cpu() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "tables": tables,
         "forced": forced,
-        "used": forced or cpu.supported_isas()[0],
+        "used": cpu.chosen_isa(),
     }
 
 
@@ -76,10 +76,15 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
-@command("ovsw-info", "Show what is in a .bnn file, or what this CPU runs.", options)
+@command(
+    "ovsw-info",
+    "Show what is in a .bnn file, or what this CPU runs.",
+    options,
+    examples=("model.bnn", "cresnet20-cifar10 --json", "--cpu"),
+)
 def main(args: argparse.Namespace) -> int:
     if bool(args.model) == args.cpu:
-        raise ValueError("give a MODEL.bnn, or --cpu")
+        raise UsageError("give a MODEL.bnn, or --cpu")
     info = describe_cpu() if args.cpu else _describe_model(args.model, memory_limit(args))
     print(json.dumps(info, indent=2) if args.json else (_cpu_text if args.cpu else _text)(info))
     return 0

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import sys
+from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from ovsw import zoo
-from ovsw.cli import add_memory_limit, command, memory_limit, message
+from ovsw.cli import UsageError, add_engine, add_memory_limit, command, memory_limit, message, whole
 from ovsw.engine import Engine
+from ovsw.files import replace_file
+from ovsw.image import ImageSource, read_image
+from ovsw.progress import Progress
+from ovsw.show import Row, colours, html_page, terminal_picture
 from ovsw.text import visible
+
+SHOWN = 3  # answers beside a picture
+_COLUMNS = 32  # of a picture in a terminal
+_BAR = 20
 
 
 def options(p: argparse.ArgumentParser) -> None:
@@ -22,57 +33,109 @@ def options(p: argparse.ArgumentParser) -> None:
         "inputs",
         metavar="[MODEL] IMG",
         nargs="*",
-        help=f"image files; before them a .bnn file or the name of a network of ovsw-zoo (default: {zoo.DEFAULT})",
+        help="images: files, folders of them, quoted patterns such as 'cats/*.jpg', or - for one from stdin; before "
+        f"them a .bnn file or the name of a network of ovsw zoo (default: {zoo.DEFAULT})",
     )
-    p.add_argument("--top", metavar="K", type=int, default=5, help="classes to show (default: %(default)s)")
-    p.add_argument("--threads", metavar="N", type=int, default=1, help="threads per image (default: %(default)s)")
-    p.add_argument("--isa", metavar="NAME", help="kernel table to use (default: the best for this CPU)")
+    p.add_argument("--top", metavar="K", type=whole(1), default=5, help="classes to show (default: %(default)s)")
+    add_engine(p)
     add_memory_limit(p)
     p.add_argument("--profile", action="store_true", help="also show where the time goes, for the first image")
+    p.add_argument("--show", action="store_true", help="draw the pictures, in a terminal that has colours")
+    p.add_argument("--html", metavar="FILE", help="write a page with the pictures and their answers")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-@command("ovsw-run", "Classify images with a .bnn model, or with a trained network that comes with ovsw.", options)
+@command(
+    "ovsw-run",
+    "Classify images with a .bnn model, or with a trained network that comes with ovsw.",
+    options,
+    examples=("cat.jpg dog.jpg --top 3", "model.bnn photos/ --html answers.html", "--show - < cat.jpg"),
+)
 def main(args: argparse.Namespace) -> int:
     """Every image that can be read is classified; those that cannot are named, and the exit code is then 1."""
-    if args.top < 1:
-        raise ValueError(f"--top is {args.top}, expected at least 1")
-    model, images = split(args.inputs)
+    model, inputs = split(args.inputs)
+    if args.show and args.json:
+        raise UsageError("--show and --json do not go together")
+    if args.html and (Path(args.html).is_dir() or not Path(args.html).parent.is_dir()):
+        raise UsageError(f"--html: {args.html} is a folder, or in one that does not exist")
     entry = zoo.entry(model) if zoo.known(model) else None
     engine = (zoo.load if entry else Engine)(model, threads=args.threads, isa=args.isa, memory_limit=memory_limit(args))
     if entry:
-        print(f"ovsw-run: {entry.about}", file=sys.stderr)
+        print(f"{args.prog}: {entry.about}", file=sys.stderr)
+    draws = args.show and colours(sys.stdout)
+    if args.show and not draws:
+        print(f"{args.prog}: this is no terminal with colours: no pictures", file=sys.stderr)
     results: list[dict[str, Any]] = []
-    for path in images:
-        try:
-            top = engine.classify(path, args.top)
-        except (ValueError, OSError, MemoryError) as e:
-            print(f"ovsw-run: error: {message(e)}", file=sys.stderr)
-            results.append({"image": path, "error": message(e)})
-            continue
-        results.append({"image": path, "top": [{"label": label, "probability": p} for label, p in top]})
-        if not args.json:
-            print(visible(path))
-            for label, p in top:
-                print(f"  {100 * p:6.2f} %  {visible(label)}")
+    rows: list[Row] = []
+    first: ImageSource | None = None
+    with Progress(args.prog) as progress:
+        for name, problem in expand(inputs):
+            try:
+                if problem:
+                    raise ValueError(problem)
+                image: ImageSource = name if name != "-" else read_image(sys.stdin.buffer.read(), name)
+                top = engine.classify(image, max(args.top, SHOWN))
+                drawn = terminal_picture(image, _COLUMNS) if draws else []
+            except (ValueError, OSError, MemoryError) as e:
+                print(f"{args.prog}: error: {message(e)}", file=sys.stderr)
+                results.append({"image": name, "error": message(e)})
+                rows.append(Row(name, None, note=message(e)))
+                continue
+            first = image if first is None else first
+            results.append({"image": name, "top": [{"label": a, "probability": p} for a, p in top[: args.top]]})
+            rows.append(Row(name, image, top[:SHOWN]))
+            if args.json:
+                progress("pictures", len(results))
+            elif draws:
+                print("\n".join(beside(drawn, rows[-1])))
+            else:
+                print(visible(name))
+                for label, p in top[: args.top]:
+                    print(f"  {100 * p:6.2f} %  {visible(label)}")
     if args.json:
         about = {"model": model, "zoo": _known(entry), "isa": engine.isa, "threads": engine.threads}
         print(json.dumps({**about, "results": results}, indent=2))
-    good = [result["image"] for result in results if "top" in result]
-    if args.profile and good:
-        print(f"\n{engine.profile(good[0])}", file=sys.stderr if args.json else sys.stdout)
-    return 0 if len(good) == len(images) else 1
+    if args.html:
+        title = f"What {Path(model).name} says of {len(rows)} picture{'s' if len(rows) > 1 else ''}"
+        replace_file(args.html, html_page(rows, title).encode())
+        print(f"{args.prog}: wrote {visible(args.html)}", file=sys.stderr)
+    if args.profile and first is not None:
+        print(f"\n{engine.profile(first)}", file=sys.stderr if args.json else sys.stdout)
+    return 0 if all("top" in result for result in results) else 1
+
+
+def expand(inputs: list[str]) -> Iterator[tuple[str, str]]:
+    """The name of every picture that is meant; beside it what is wrong with an input that stands for none."""
+    for given in inputs:
+        path = Path(given)
+        if path.is_dir():
+            endings = Image.registered_extensions()
+            found = [str(p) for p in path.iterdir() if p.suffix.lower() in endings and p.is_file()]
+            problem = "a folder without pictures"
+        elif given != "-" and not path.exists() and set(given) & set("*?["):
+            found = [p for p in glob.glob(given, recursive=True) if Path(p).is_file()]  # noqa: PTH207
+            problem = "matches no file"
+        else:
+            found = [given]
+        yield from ((name, "") for name in sorted(found)) if found else [(given, f"{given}: {problem}")]
+
+
+def beside(drawn: list[str], row: Row) -> list[str]:
+    """A picture and its answers, line by line; an empty line follows."""
+    answers = [f"{100 * p:6.2f} %  {'█' * round(_BAR * p):<{_BAR}}  {visible(label)}" for label, p in row.top]
+    told = [visible(row.name), "", *answers]
+    return [*(f"{left}  {right}".rstrip() for left, right in zip_longest(drawn, told, fillvalue=" " * _COLUMNS)), ""]
 
 
 def split(inputs: list[str]) -> tuple[str, list[str]]:
     """The model's name or path, and the images. Raises ValueError if there are none."""
     if not inputs:
-        raise ValueError("no image given")
+        raise UsageError("no image given")
     first, rest = inputs[0], inputs[1:]
     if not _is_model(first):
         return zoo.DEFAULT, inputs
     if not rest:
-        raise ValueError(f"no image given for the model {first}")
+        raise UsageError(f"no image given for the model {first}")
     return first, rest
 
 
@@ -81,6 +144,8 @@ def _is_model(first: str) -> bool:
     path = Path(first)
     if path.suffix.lower() == ".bnn" or zoo.known(first):
         return True
+    if first == "-" or path.is_dir() or (set(first) & set("*?[") and not path.exists()):
+        return False
     if path.suffix.lower() in Image.registered_extensions():
         return False
     if not path.exists():

@@ -25,7 +25,7 @@ import numpy as np
 from ovsw.cli import command
 from ovsw.engine import Engine
 from ovsw.labels import load_labels
-from ovsw.text import table
+from ovsw.text import dims, table
 
 DEFAULT = "cresnet20-cifar10"
 NAME = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
@@ -36,12 +36,27 @@ _NOISE = 100  # images
 
 
 @dataclass(frozen=True)
+class Step:
+    """A run of `ovsw-train` that another one started from; `accuracy` in percent, in PyTorch at its end."""
+
+    recipe: str
+    settings: tuple[str, ...]
+    seed: int
+    epochs: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
 class Entry:
     """What the index says of a network.
 
     Attributes:
         right, right_pytorch: right answers on the `images` of the `test_set`, of the file in the engine and of the
             checkpoint that it was exported from.
+        right_by_class, images_by_class: the same in the engine, for each of the `classes`.
+        mistakes: the most frequent ones, as what it was, what was answered, and how often.
+        ms, machine: latency of one image on one thread, the median, and where it was measured.
+        before: the runs that this one continues, the first one first.
         recipe, settings, seed: what to train with, as `ovsw-train RECIPE --set SETTING ... --seed SEED`.
         epoch, epochs: when the checkpoint was saved, and how long the run was meant to be.
         deployed_epochs: how many of them were trained in the arithmetic of the file.
@@ -54,11 +69,18 @@ class Entry:
     bytes: int
     sha256: str
     arch: str
+    input: tuple[int, ...]
     classes: tuple[str, ...]
     test_set: str
     images: int
     right: int
     right_pytorch: int
+    right_by_class: tuple[int, ...]
+    images_by_class: tuple[int, ...]
+    mistakes: tuple[tuple[str, str, int], ...]
+    ms: float
+    machine: str
+    before: tuple[Step, ...]
     recipe: str
     settings: tuple[str, ...]
     seed: int
@@ -113,7 +135,7 @@ def load(name: str = DEFAULT, **options: Any) -> Engine:
 
 
 def pictures() -> dict[str, Path]:
-    """By class, the first test image of each of CIFAR-10's classes."""
+    """By class, a test image of each of CIFAR-10's classes; data/cifar10/SOURCES.md says how they were drawn."""
     return {label: _PICTURES / f"{label}.png" for label in load_labels("cifar10", 10)}
 
 
@@ -146,19 +168,79 @@ def read_index(folder: Path) -> dict[str, Entry]:
     """All entries by name. Raises ValueError."""
     source = folder / INDEX
     try:
-        found = [
-            Entry(**{**row, "classes": tuple(row["classes"]), "settings": tuple(row["settings"])})
-            for row in json.loads(source.read_text(encoding="utf-8"))
-        ]
+        rows = [_frozen(row) for row in json.loads(source.read_text(encoding="utf-8"))]
+        found = [Entry(**{**row, "before": tuple(Step(**step) for step in row["before"])}) for row in rows]
     except (ValueError, TypeError, KeyError) as e:
         raise ValueError(f"{source}: not an index of networks ({type(e).__name__}: {e})") from None
     return {row.name: row for row in found}
+
+
+def _frozen(value: Any) -> Any:
+    """With tuples in the place of lists."""
+    if isinstance(value, dict):
+        return {key: _frozen(item) for key, item in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def index_bytes(entries: dict[str, Entry]) -> bytes:
     """The index file of these entries, sorted by name."""
     rows = [dataclasses.asdict(entries[name]) for name in sorted(entries)]
     return (json.dumps(rows, indent=2) + "\n").encode()
+
+
+def card(e: Entry) -> str:
+    """All that one should know of a network before one uses it, in Markdown."""
+    epochs = e.epochs + sum(step.epochs for step in e.before)
+    saved = f"epoch {e.epoch} of the last run's {e.epochs} was taken"
+    facts = (
+        ("task", f"one of {len(e.classes)} classes: {', '.join(e.classes)}"),
+        ("input", f"{dims(e.input)}; of a photo the centre, its shorter side scaled to {min(e.input[1:])}"),
+        ("accuracy", f"{e.accuracy:.2%} of the {e.images:,} test images of {e.test_set}, in the engine"),
+        ("the same in PyTorch", f"{e.right_pytorch / e.images:.2%}"),
+        ("size", f"{e.bytes:,} bytes"),
+        ("latency", f"{e.ms:.2f} ms for an image on one thread of {e.machine}"),
+        ("training", f"{epochs} epochs, {e.deployed_epochs} of them in the arithmetic of the file; {saved}"),
+        ("arithmetic", "integers, the same bits on every CPU"),
+        ("file", f"`{e.file}`, since {e.date}"),
+        ("SHA-256", f"`{e.sha256}`"),
+    )
+    lines = [f"# {e.name}", "", f"{e.title}, a binary network: weights and activations of one bit.", ""]
+    lines += ["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in facts)]
+    lines += ["", "## Use", "", "```", f"ovsw-run {e.name} photo.jpg", f"ovsw-zoo {e.name} --check", "```", ""]
+    lines += [
+        "It is there to try the engine, to measure it and to test it: small, trained on public data, with an answer",
+        "that can be checked by eye. It is not meant for decisions about anything or anybody.",
+    ]
+    lines += ["", "## Limits", ""]
+    lines += [
+        "- It knows its classes and nothing else: one of them is the answer to any picture whatever.",
+        f"- It was trained and measured on {e.test_set} alone; photos of other kinds were not measured.",
+        "- What it calls probability is not calibrated.",
+        "- The epoch may have been chosen by the same test images (`ovsw-train` has no others).",
+    ]
+    lines += ["", "## Accuracy by class", "", "| class | right | of |", "|---|---:|---:|"]
+    by_class = zip(e.classes, e.right_by_class, e.images_by_class)
+    lines += [f"| {name} | {right:,} | {images:,} |" for name, right, images in by_class]
+    lines += ["", "Most frequent mistakes: " + "; ".join(f"{a} taken for {b}, {n}" for a, b, n in e.mistakes) + "."]
+    lines += ["", "## Training", "", "```", *_training(e), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _training(e: Entry) -> list[str]:
+    """The commands of all runs, each with its accuracy in PyTorch."""
+    last = Step(e.recipe, e.settings, e.seed, e.epochs, 100 * e.right_pytorch / e.images)
+    lines: list[str] = []
+    for i, step in enumerate([*e.before, last], 1):
+        words = ["ovsw-train", step.recipe, "--data DIR", *(f"--set {setting}" for setting in step.settings)]
+        words += [f"--init run{i - 1}/last.pth"] * (i > 1) + [f"--seed {step.seed}", f"-o run{i}"]
+        lines.append(f"# {step.accuracy:.2f} %")
+        lines.append("")
+        for word in words:
+            if len(lines[-1]) + len(word) > 110:
+                lines[-1] += " \\"
+                lines.append("   ")
+            lines[-1] += f" {word}" if lines[-1] else word
+    return [line.replace('"', "") for line in lines]
 
 
 def _read(found: Entry) -> bytes:
@@ -175,12 +257,17 @@ def _read(found: Entry) -> bytes:
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("names", metavar="NAME", nargs="*", help="networks to show (default: all)")
+    p.add_argument("names", metavar="NETWORK", nargs="*", help="networks whose cards to show (default: a list of all)")
     p.add_argument("--check", action="store_true", help="run them: are the logits those of the index, bit for bit?")
     p.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
-@command("ovsw-zoo", "List the trained networks that come with ovsw.", options)
+@command(
+    "ovsw-zoo",
+    "List the trained networks that come with ovsw, or show their cards.",
+    options,
+    examples=("", "cresnet20-cifar10", "--check", "cresnet20-cifar10 --json"),
+)
 def main(args: argparse.Namespace) -> int:
     found = [entry(name) for name in args.names or names()]
     checked = {e.name: check(e.name) for e in found} if args.check else {}
@@ -188,15 +275,22 @@ def main(args: argparse.Namespace) -> int:
         extra = [{"accuracy": e.accuracy, **({"checked": checked[e.name]} if checked else {})} for e in found]
         print(json.dumps([{**dataclasses.asdict(e), **more} for e, more in zip(found, extra)], indent=2))
         return 0
+    if args.names:
+        print("\n".join(map(card, found)), end="")
+    else:
+        _list(found)
+    for name, isa in checked.items():
+        print(f"{name}: file intact, logits of {_NOISE + len(pictures())} images on {isa} are those of the index")
+    return 0
+
+
+def _list(found: list[Entry]) -> None:
     rows = [
         (e.name, f"{e.test_set}, {len(e.classes)} classes", f"{e.accuracy:.2%}", f"{e.bytes:,}")
         + (" ".join([e.recipe, *e.settings]), e.sha256[:16])
         for e in found
     ]
     print(table(("name", "task", "accuracy", "bytes", "recipe", "sha256"), rows, right=(2, 3)))
-    for name, isa in checked.items():
-        print(f"{name}: file intact, logits of {_NOISE + len(pictures())} images on {isa} are those of the index")
-    return 0
 
 
 if __name__ == "__main__":

@@ -193,7 +193,10 @@ def test_table_plot_shows_the_fastest_ours_and_the_paper(figures: list[Any]) -> 
     assert [float(at[0, 0]) for at in diamonds if len(at)] == [27.67, 16.65, 7.97]
     labels = [label.get_text() for label in second.get_yticklabels()]
     assert labels == ["32/32\nquick fp32", "16/16\nno engine here", "1/1\novsw some_isa"]
-    assert [text.get_text() for text in figures[0].legends[0].get_texts()] == ["paper, M1 Pro"]
+    (legend,) = figures[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["paper, M1 Pro"]
+    texts = [*first.texts, first.title, first._left_title]
+    assert not [text.get_text() for text in texts if legend.get_window_extent().overlaps(Text.get_window_extent(text))]
     plot.table_plot(result(), io.BytesIO(), paper=False)
     assert not figures[1].legends
     assert [len(axis.patches) for axis in figures[1].axes] == [5, 2]
@@ -204,9 +207,10 @@ def test_table_plot_shows_the_fastest_ours_and_the_paper(figures: list[Any]) -> 
 def test_roofline_is_legible(figures: list[Any]) -> None:
     """Twelve layers in one place: all numbers stand apart from each other, inside the axes."""
     file = io.BytesIO()
-    plot.roofline(made_profile(), file)
+    plot.roofline(made_profile(), file, "a network")
     assert min(size(file)) > 500
     (axis,) = figures[0].axes
+    assert axis.get_title(loc="left").startswith("a network: 6.50 ms in all, some_isa")
     numbers = [text for text in axis.texts if text.get_text().isdigit()]
     boxes = {text.get_text(): Text.get_window_extent(text) for text in numbers}  # without their lines
     assert sorted(boxes, key=int) == [str(n) for n in range(1, 13)]
@@ -224,12 +228,16 @@ def test_roofline_is_legible(figures: list[Any]) -> None:
 
 def test_other_pictures(figures: list[Any], tmp_path: Path) -> None:
     given = result()
-    plot.steps_plot(made_profile(), tmp_path / "steps.png")
+    plot.steps_plot(made_profile(), tmp_path / "steps.png", "a network")
     plot.scaling_plot(given.scaling[HOSTILE], tmp_path / "scaling.png")
     for name in ("steps", "scaling"):
         assert min(size(io.BytesIO((tmp_path / f"{name}.png").read_bytes()))) > 400
     steps, both = figures
     assert [bar.get_width() for bar in steps.axes[0].patches] == [0.5] * 13
+    assert steps.axes[0].get_title(loc="left").startswith("a network: 6.50 ms")
+    texts = [*steps.axes[0].texts, *steps.axes[0].get_xticklabels(), steps.axes[0].xaxis.label]
+    legend = steps.legends[0].get_window_extent()
+    assert not [text.get_text() for text in texts if legend.overlaps(text.get_window_extent())]
     left, right = both.axes
     assert [list(line.lines[0].get_ydata()) for line in left.containers] == [pytest.approx([100, 200, 300])] * 3
     assert [list(line.lines[0].get_ydata()) for line in right.containers] == [[1, 2, 3]] * 3

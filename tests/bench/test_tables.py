@@ -233,7 +233,7 @@ def test_compare_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert cli.main(["compare", paths[0], paths[0], "--fail-on-change"]) == 0
     capsys.readouterr()
     for second in (paths[2], str(tmp_path / "none.json"), PHOTO):
-        assert cli.main(["compare", paths[0], second]) == 2
+        assert cli.main(["compare", paths[0], second]) == 1
         error = capsys.readouterr().err
         assert second in error
         assert len(error.splitlines()) == 1

@@ -22,6 +22,33 @@ def test_wrong_arch(folder: Folder) -> None:
     folder.refuses(*named, options=("--arch", "VGGSmall"))
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_float_network(wrapped: bool, folder: Folder) -> None:
+    """torchvision's keys, written down by hand."""
+    state = {"conv1.weight": torch.zeros(64, 3, 7, 7), "fc.weight": torch.zeros(7, 512), "fc.bias": torch.zeros(7)}
+
+    def norm(name: str, channels: int) -> None:
+        state.update(
+            {f"{name}.{key}": torch.ones(channels) for key in ("weight", "bias", "running_mean", "running_var")}
+        )
+        state[f"{name}.num_batches_tracked"] = torch.tensor(1)
+
+    norm("bn1", 64)
+    for stage, width in enumerate((64, 128, 256, 512), 1):
+        for block in range(2):
+            name, cin = f"layer{stage}.{block}", width // 2 if stage > 1 and block == 0 else width
+            state[f"{name}.conv1.weight"] = torch.zeros(width, cin, 3, 3)
+            state[f"{name}.conv2.weight"] = torch.zeros(width, width, 3, 3)
+            norm(f"{name}.bn1", width)
+            norm(f"{name}.bn2", width)
+            if cin != width:
+                state[f"{name}.downsample.0.weight"] = torch.zeros(width, cin, 1, 1)
+                norm(f"{name}.downsample.1", width)
+    folder.save({"state_dict": {f"module.{k}": v for k, v in state.items()}, "epoch": 1} if wrapped else state)
+    folder.refuses("c.pth: this network is not binary, its tensors are those of the float resnet18")
+    assert len(folder.err.splitlines()) == 1
+
+
 def test_all_misfits_are_listed_at_once(folder: Folder) -> None:
     state = dict(state_of(R20, 10, learned=True))
     del state["layer2.1.conv2.weight"], state["bn2.running_mean"]

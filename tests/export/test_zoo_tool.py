@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import shutil
@@ -64,7 +65,7 @@ class Place:
 
     def refuses(self, words: str, *more: str, **given: str) -> None:
         before = self.contents()
-        assert self.add(*more, **given) == 2
+        assert self.add(*more, **given) == 1
         error = self.capsys.readouterr().err
         assert error.startswith("tools/zoo.py: error: ")
         assert words in error
@@ -139,14 +140,74 @@ def test_add(place: Place) -> None:
     assert config["recipe"] == saved["ovsw"]["recipe"]
     assert config["epoch"] == saved["epoch"] == entry.epoch
     assert config["sha256"] == entry.sha256
+    assert (notes / "card.md").read_text() == zoo.card(entry)
+
+
+def test_earlier_runs(place: Place) -> None:
+    """Runs that the last one continues: their settings in the index, their metrics in docs."""
+    settings = ["train.epochs=2", "train.lr=0.5"]
+    saved = torch.load(place.path / "run" / "last.pth", weights_only=True)
+    for name in ("one", "two"):
+        shutil.copytree(place.path / "run", place.path / name)
+    saved["ovsw"]["recipe"]["train"]["lr"] = 0.5
+    torch.save(saved, place.path / "two" / "last.pth")
+    assert place.add("--before", str(place.path / "one"), str(place.path / "two")) == 0
+    (entry,) = zoo.read_index(place.zoo).values()
+    assert [step.epochs for step in entry.before] == [2, 2]
+    assert [set(settings) <= set(step.settings) for step in entry.before] == [False, True]
+    assert {step.accuracy for step in entry.before} == {saved["curr_acc1"]}
+    notes = place.path / "tree" / "docs" / "zoo" / "a-net"
+    assert (notes / "before-2.csv").read_bytes() == (place.path / "two" / "metrics.csv").read_bytes()
+    assert (notes / "card.md").read_text().count("ovsw-train ") == 3
+    assert place.add("--force") == 0  # trained in one go
+    assert not list(notes.glob("before-*"))
+    place.refuses("nowhere", "--force", "--before", str(place.path / "nowhere"))
+
+
+def test_everything_again(place: Place) -> None:
+    """Without a name: measured and written once more, to the same bytes but for the latency."""
+    assert place.add() == 0
+    before = place.contents()
+    (entry,) = zoo.read_index(place.zoo).values()
+    index, card = place.zoo / zoo.INDEX, place.path / "tree" / "docs" / "zoo" / "a-net" / "card.md"
+    wrong = dataclasses.replace(entry, logits="0" * 64, ms=0.0, right_by_class=(0,) * 10)
+    index.write_bytes(zoo.index_bytes({"a-net": wrong}))
+    card.write_text("old")
+    again = ["--images", str(place.path / "images"), "--tree", str(place.path / "tree")]
+    assert tool.main(again) == 0
+    (found,) = zoo.read_index(place.zoo).values()
+    assert dataclasses.replace(found, ms=entry.ms) == entry
+    assert card.read_text() == zoo.card(found)
+    assert place.contents().keys() == before.keys()
+    index.write_bytes(zoo.index_bytes({"a-net": dataclasses.replace(entry, right=entry.right + 1)}))
+    assert tool.main(again) == 1
+    assert f"a-net: has {entry.right} of 40 images in" in place.capsys.readouterr().err
+
+
+def test_the_readme_has_the_demos_answers(place: Place) -> None:
+    readme = place.path / "tree" / "README.md"
+    readme.write_text("Before.\nNo marks.\n")
+    place.refuses("README.md: has no <!-- the demo's answers", name=zoo.DEFAULT)
+    readme.write_text(f"Before.\n{tool.README[0]}\nold\n{tool.README[1]}\nAfter.\n")
+    assert place.add(name=zoo.DEFAULT) == 0
+    text, engine = readme.read_text(), Engine(place.path / "m.bnn")
+    assert text.startswith("Before.\n<!--")
+    assert text.endswith("-->\nAfter.\n")
+    assert "old" not in text
+    for truth, path in zoo.pictures().items():
+        answer = engine.classify(str(path), 1)[0][0]
+        line = next(line for line in text.splitlines() if line.startswith(path.name))
+        assert line.split()[1:3] == [truth, "right" if answer == truth else "wrong"]
+        assert line.split()[5] == answer
 
 
 def test_both_counts_are_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """They rarely differ on so few images."""
+    assert right_answers(place)[0] != 10
     monkeypatch.setattr(tool, "measure", lambda *_: Accuracy(40, pytorch=0.25, exported=0.5, agreement=0.6))
     assert place.add() == 0
     (entry,) = zoo.read_index(place.zoo).values()
-    assert (entry.right, entry.right_pytorch) == (20, 10)
+    assert (entry.right, entry.right_pytorch) == (right_answers(place)[0], 10)
 
 
 def test_replace(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +244,7 @@ def test_killed_before_the_index_is_there(place: Place, monkeypatch: pytest.Monk
         real(path, data)
 
     monkeypatch.setattr(tool, "replace_file", killed)
-    assert place.add("--force") == 2
+    assert place.add("--force") == 1
     monkeypatch.setattr(zoo, "FOLDER", place.zoo)
     assert zoo.check("a-net")
     monkeypatch.setattr(tool, "replace_file", real)

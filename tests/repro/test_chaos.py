@@ -217,12 +217,12 @@ def test_refusals(material: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     mine = tmp_path / "mine.bnn"
     export(material / "r20.pth", mine)
     cases = [
-        ([str(mine)], "--model takes one checkpoint or run"),
-        ([str(material / "bare.pth")], "does not say which network it is of"),
-        ([str(material / "r20.pth"), str(material / "data")], "--model takes one checkpoint or run"),
+        (2, [str(mine)], "--model takes one checkpoint or run"),
+        (1, [str(material / "bare.pth")], "does not say which network it is of"),
+        (2, [str(material / "r20.pth"), str(material / "data")], "--model takes one checkpoint or run"),
     ]
-    for models, words in cases:
-        assert main(["chaos", "--model", *models, "--data", str(material / "data"), "-o", str(tmp_path / "o")]) == 2
+    for code, models, words in cases:
+        assert main(["chaos", "--model", *models, "--data", str(material / "data"), "-o", str(tmp_path / "o")]) == code
         err = capsys.readouterr().err
         assert words in err.splitlines()[-1]
         assert not (tmp_path / "o" / "chaos").exists()

@@ -126,9 +126,9 @@ def test_settings_of_the_user() -> None:
         (["table3"], "--data DIR is needed: the runs train on cifar10"),
         (["table3", "--data", "nowhere"], "the folder nowhere does not exist"),
         (["table3", "--set", "train.epoch=3"], "did you mean 'epochs'"),
-        (["table3", "--jobs", "0"], "--jobs is 0"),
-        (["table3", "--nice", "20"], "--nice is 20"),
-        (["figure4", "--grid", "1"], "--grid is 1"),
+        (["table3", "--jobs", "0"], "--jobs: '0' is not"),
+        (["table3", "--nice", "20"], "--nice: '20' is not a whole number from 0 to 19"),
+        (["figure4", "--grid", "1"], "--grid: '1' is not"),
         (["table3", "--amp"], "--amp needs a GPU"),
         (["chaos", "--model", "nowhere.pth"], "nowhere.pth: no such file"),
         (["--redraw", "nowhere"], "nowhere: no such folder"),
@@ -144,11 +144,12 @@ def test_refusals(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One line that names the thing, exit code 2, nothing written."""
+    """One line that names the thing, nothing written."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.toml").write_text("[[[")
     (tmp_path / "q.toml").write_text("a = 1")
-    assert main(arguments) == 2
+    usage = ("--jobs", "--nice", "--grid", "--amp", "--data DIR", "an EXPERIMENT", "did you mean 'epochs'")
+    assert main(arguments) == (2 if words.startswith(usage) else 1)
     out, err = capsys.readouterr()
     assert words in err
     assert err.startswith("ovsw-repro: error: ")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import ovsw
 from ovsw import Engine, info, run, zoo
 from ovsw import format as bnn
 from ovsw.bench import demo
 from ovsw.bench.random_nets import random_resnet
-from ovsw.cli import command
+from ovsw.cli import UsageError, command
 
 from support import ROOT
 from support.hungry import Net
@@ -91,6 +90,9 @@ def test_run_goes_on_after_a_picture_without_memory(
     ("error", "said"),
     [
         (ValueError("x is 1"), "x is 1"),
+        (UsageError("--x is 1"), "--x is 1"),
+        (ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn"), "torch is not installed"),
+        (ModuleNotFoundError("No module named 'mine'", name="mine"), "No module named 'mine'"),
         (FileNotFoundError(2, "No such file or directory", "f.bnn"), "f.bnn: No such file or directory"),
         (RuntimeError("no threads"), "no threads"),
         (MemoryError(), "out of memory"),
@@ -105,25 +107,28 @@ def test_errors_are_one_line(error: Exception, said: str, capsys: pytest.Capture
     def main(args: object) -> int:
         raise error
 
-    assert main([]) == 2
+    assert main([]) == (2 if type(error) is UsageError else 1)
     assert capsys.readouterr().err == f"ovsw-x: error: {said}\n"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("code", "arguments", "words"),
     [
-        (["nothing.bnn", PHOTO], "nothing.bnn"),
-        ([str(ROOT / "LICENSE"), PHOTO], "not a .bnn file"),
-        (["MODEL", PHOTO, "--top", "0"], "--top"),
-        (["MODEL", PHOTO, "--threads", "0"], "threads"),
-        (["MODEL", PHOTO, "--isa", "abacus"], "abacus"),
-        (["MODEL", PHOTO, "--memory-limit", "0"], "--memory-limit is 0"),
-        (["MODEL", PHOTO, "--memory-limit", "1"], "allowed are 1000000; memory_limit, of a command --memory-limit,"),
-        ([str(ROOT), PHOTO], "folder"),
+        (1, ["nothing.bnn", PHOTO], "nothing.bnn"),
+        (1, [str(ROOT / "LICENSE"), PHOTO], "not a .bnn file"),
+        (2, ["MODEL", PHOTO, "--top", "0"], "--top: '0' is not a whole number of at least 1"),
+        (2, ["MODEL", PHOTO, "--top", "many"], "--top: 'many' is not a whole number of at least 1"),
+        (2, ["MODEL", PHOTO, "--threads", "0"], "--threads: '0' is not a whole number from 1 to 256"),
+        (2, ["MODEL", PHOTO, "--threads", "1000"], "--threads: '1000' is not a whole number from 1 to 256"),
+        (2, ["MODEL", PHOTO, "--isa", "abacus"], "--isa: 'abacus' is none of "),
+        (2, ["MODEL", PHOTO, "--memory-limit", "0"], "--memory-limit: '0' is not a whole number of at least 1"),
+        (1, ["MODEL", PHOTO, "--memory-limit", "1"], "allowed are 1000000; memory_limit, of a command --memory-limit,"),
     ],
 )
-def test_run_refuses(arguments: list[str], words: str, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main([model if a == "MODEL" else a for a in arguments]) == 2
+def test_run_refuses(
+    code: int, arguments: list[str], words: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run.main([model if a == "MODEL" else a for a in arguments]) == code
     captured = capsys.readouterr()
     assert captured.err.startswith("ovsw-run: error: ")
     assert words in captured.err
@@ -152,7 +157,7 @@ sys.exit({command}.main({[str(path), *images]}))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "tests", capture_output=True, text=True, check=False)
     about = str(path) if command == "run" else "the model"
     assert done.stderr == f"ovsw-{command}: error: {about}: there is not enough memory to load it\n"
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (1, "")
 
 
 def test_info(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,7 +198,7 @@ def test_info_refuses(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[
         (str(tmp_path), "folder"),
         (PHOTO, "magic"),
     ):
-        assert info.main([path]) == 2
+        assert info.main([path]) == 1
         error = capsys.readouterr().err
         assert words in error
         assert path in error
@@ -205,25 +210,73 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for name in ("resnet18", "resnet34"):
         assert f"{(tmp_path / f'{name}.bnn').stat().st_size / 1e6:.2f}" in text
+    assert "(means nothing)" not in text
     engine = zoo.load()
     pictures = [(label, str(path)) for label, path in zoo.pictures().items()] + [("cat", PHOTO)]
     right = 0
     for truth, path in pictures:  # what it shows is what the network says, be it right or wrong
-        answer, probability = engine.classify(path, 1)[0]
-        right += answer == truth
-        verdict = "right" if answer == truth else "wrong"
+        top = engine.classify(path, 3)
+        right += top[0][0] == truth
+        verdict = "right" if top[0][0] == truth else "wrong"
         line = next(line for line in text.splitlines() if line.startswith(f"{Path(path).name} "))
-        assert line.split()[1:6] == [truth, answer, f"{100 * probability:.0f}", "%", verdict]
+        assert line.split() == [
+            Path(path).name,
+            truth,
+            verdict,
+            *(w for n, p in top for w in (f"{100 * p:.0f}", "%", n)),
+        ]
     assert f"{right} of 11 right" in text
+    assert "\x1b" not in text
 
 
 def test_demo_with_a_photo_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main([PHOTO, "--repeat", "1"]) == 0
     text = capsys.readouterr().out
-    assert [line.split()[1] for line in text.splitlines() if line.startswith("cat.jpg ")] == ["-"]
-    assert "right" not in text.split("verdict")[1]
-    assert demo.main(["--save", str(tmp_path / "missing")]) == 2
-    assert demo.main([str(tmp_path / "missing.jpg")]) == 2
+    top = zoo.load().classify(PHOTO, 3)
+    line = next(line for line in text.splitlines() if line.startswith("cat.jpg "))
+    assert line.split()[1:] == [word for label, p in top for word in (f"{100 * p:.0f}", "%", label)]
+    assert "verdict" not in text
+    assert "wrong" not in text
+    for arguments in (["--save", str(tmp_path / "missing")], ["--html", str(tmp_path / "missing" / "a.html")]):
+        assert demo.main(arguments) == 2
+    assert demo.main([str(tmp_path / "missing.jpg")]) == 1
+
+
+@pytest.mark.parametrize("columns", [30, 80, 130])
+def test_demo_in_a_terminal(columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pictures beside their answers, as many as fit; no line is wider than the terminal that has room for one."""
+    monkeypatch.setattr(demo, "colours", lambda _: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert demo.main(["--repeat", "1"]) == 0
+    shown = capsys.readouterr().out.partition("\n\n")[2].partition("Time for one image")[0]
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert max(map(len, lines)) <= max(columns, 40)
+    across = max(1, columns // 40)
+    pictures = [*zoo.pictures().values(), Path(PHOTO)]
+    names = [line for line in lines if ".png" in line or ".jpg" in line]
+    assert [re.findall(r"\S+\.(?:png|jpg)", line) for line in names] == [
+        [path.name for path in pictures[i : i + across]] for i in range(0, len(pictures), across)
+    ]
+    engine = zoo.load()
+    for i, path in enumerate(pictures):
+        first = lines.index(names[i // across]) + 2
+        cells = [line[40 * (i % across) : 40 * (i % across + 1)] for line in lines[first : first + 3]]
+        assert [cell[16:].split() for cell in cells] == [
+            [f"{100 * p:.0f}", "%", label] for label, p in engine.classify(str(path), 3)
+        ]
+        assert cells[0][:16] == "▀" * 16
+
+
+def test_demo_as_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "demo.html"
+    assert demo.main(["--repeat", "1", "--html", str(page)]) == 0
+    assert f"wrote {page}" in capsys.readouterr().out
+    text = page.read_text()
+    assert text.count("<img") == 11
+    for path in [*zoo.pictures().values(), Path(PHOTO)]:
+        assert path.name in text
+        for label, _ in zoo.load().classify(str(path), 3):
+            assert label in text.partition(path.name)[2].partition("<img")[0]
 
 
 def test_random_networks_have_the_exported_structure() -> None:
@@ -248,25 +301,3 @@ def test_random_networks_are_seeded() -> None:
     assert first != other
     logits = Engine(first).run(np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8))
     assert logits.std() > 0.1
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        f"ovsw-{name}"
-        for name in ("bench", "demo", "export", "flips", "info", "landscape", "repro", "run", "train", "zoo")
-    ],
-)
-def test_installed_commands(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Help as a program; version, and exit code 2 for unknown options, without another start."""
-    program = str(Path(sys.executable).parent / name)
-    shown = subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout
-    assert shown.startswith(f"usage: {name}")
-    (main,) = (e.load() for e in distribution("ovsw").entry_points if e.name == name)
-    for option, code in (("--version", 0), ("--nonsense", 2)):
-        with pytest.raises(SystemExit) as end:
-            main([option])
-        assert end.value.code == code
-    captured = capsys.readouterr()
-    assert captured.out == f"ovsw {ovsw.__version__}\n"
-    assert f"{name}: error: " in captured.err

@@ -91,12 +91,12 @@ def commands(folder: Path) -> dict[str, tuple[int, list[str]]]:
     missing = str(folder / f"no {RED}{LINES}")
     return {
         "run": (1, ["ovsw-run", model, *pictures, "--top", "10", "--profile"]),
-        "run, no model": (2, ["ovsw-run", f"{missing}.bnn", *pictures]),
+        "run, no model": (1, ["ovsw-run", f"{missing}.bnn", *pictures]),
         "run, no options": (2, ["ovsw-run", f"--{RED}{LINES}"]),
         "info": (0, ["ovsw-info", model]),
-        "info, nothing": (2, ["ovsw-info", missing]),
-        "zoo": (2, ["ovsw-zoo", f"{RED}{LINES}"]),
-        "export": (2, ["ovsw-export", f"{missing}.pth", "-o", str(folder / "out.bnn")]),
+        "info, nothing": (1, ["ovsw-info", missing]),
+        "zoo": (1, ["ovsw-zoo", f"{RED}{LINES}"]),
+        "export": (1, ["ovsw-export", f"{missing}.pth", "-o", str(folder / "out.bnn")]),
         "bench": (0, ["ovsw-bench", "--arch", "none", "--model", model, "--peers", "none", "--quick", "--repeat", "1"]),
     }
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ovsw.networks import network, networks
-from ovsw.nn import BinaryConv2d, create, sign
+from ovsw.nn import BinaryConv2d, binary_layers, create, sign
 
 from support import DATA, shared
 
@@ -122,6 +123,33 @@ def reference_keys(path: object) -> tuple[dict[str, object], list[str]]:
         meta = json.loads(str(f["meta"]))
     keys = [k for k, _, _ in meta["keys"] if not k.endswith((".weight_prev", ".tracker"))]
     return meta, keys
+
+
+@pytest.mark.parametrize("arch", ["cResNet20_1w1a", "VGGSmall_1w1a", "RBNN_cResNet20_1w1a"])
+def test_no_weight_is_drawn_as_zero(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the generator gives an exact 0 the weight is tiny and positive; no other weight or draw is another."""
+    real = nn.init.kaiming_normal_
+
+    def with_zeros(tensor: Tensor, **options: Any) -> Tensor:
+        real(tensor, **options)
+        with torch.no_grad():
+            tensor.view(-1)[[0, 5]] = 0.0
+        return tensor
+
+    torch.manual_seed(1)
+    plain = dict(create(arch).named_parameters())
+    expected_draw = torch.rand(1)
+    monkeypatch.setattr(nn.init, "kaiming_normal_", with_zeros)
+    torch.manual_seed(1)
+    model = create(arch)
+    assert torch.equal(torch.rand(1), expected_draw)
+    for name in binary_layers(model):
+        found, before = (p[f"{name}.weight"].detach().flatten() for p in (dict(model.named_parameters()), plain))
+        assert (found[[0, 5]] > 0).all()
+        assert found[[0, 5]].max() <= found.abs().min()
+        others = torch.ones(len(found), dtype=torch.bool)
+        others[[0, 5]] = False
+        assert torch.equal(found[others], before[others])
 
 
 def test_key_order_of_the_small_golden() -> None:

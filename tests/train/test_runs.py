@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import os
 import random
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +19,15 @@ import torch
 from PIL import Image
 from torch import nn
 
-from ovsw import Engine
-from ovsw.datasets import MemorySet, open_split
+from ovsw import Engine, run
+from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
 from ovsw.export.cli import main as export_main
 from ovsw.networks import network
 from ovsw.nn import create
 from ovsw.train import augment, cli, flips, landscape, trainer
+from ovsw.train.recipe import load_recipe, set_values
 
-from support.training import QUICK, arguments, assert_same, few_images, image_folder
+from support.training import QUICK, arguments, assert_same, few_images, image_folder, tiny_cifar
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -82,6 +86,54 @@ def test_checkpoints_go_through_the_exporter(finished: Path, tmp_path: Path) -> 
         expected = model(x.double()).numpy()
     off = np.abs(Engine(file).run(x.numpy()) - expected).max(axis=1)
     assert (off < 1e-4 * np.abs(expected).max()).mean() > 0.5  # in others a sign is a matter of rounding
+
+
+@pytest.mark.parametrize("kind", ["cifar10", "folder"])
+def test_class_names_from_the_data_to_the_answers(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ovsw-train, ovsw-export and ovsw-run as README has them, on few images: answers have the names of the data."""
+    classes = [f"c{i}" for i in range(10)] if kind == "cifar10" else ["bird", "cat"]
+    if kind == "cifar10":
+        tiny_cifar(tmp_path / "data", 4)
+    else:
+        image_folder(tmp_path / "data")
+    settings = [f"data.kind={kind}", f"network.num_classes={len(classes)}", "data.limit=4", "data.workers=0"]
+    more = ["--data", str(tmp_path / "data")]
+    assert cli.main(arguments(tmp_path / "run", *more, settings=[*settings, "train.epochs=1", "train.batch=2"])) == 0
+    assert export_main([str(tmp_path / "run" / "model_best.pth"), "-o", str(tmp_path / "m.bnn")]) == 0
+    photo = tmp_path / "photo.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)).save(photo)
+    capsys.readouterr()
+    assert run.main([str(tmp_path / "m.bnn"), str(photo), "--json", "--top", str(len(classes))]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["results"]
+    assert {answer["label"] for answer in found["top"]} == set(classes)
+
+
+def test_a_limit_takes_the_first_images(tmp_path: Path) -> None:
+    """Of either part; of a folder, which is sorted by class, some of every class; none is lost below the limit."""
+    recipe = load_recipe("table1-cresnet20")
+    set_values(recipe, ["data.limit=7"])
+    whole = open_split("cifar10", tiny_cifar(tmp_path / "cifar"), "train")
+    assert isinstance(whole, MemorySet)
+    for part, count in (("train", 7), ("test", 7)):
+        found = trainer.open_data(recipe, tmp_path / "cifar", part)
+        assert len(found) == count
+    cut = trainer.open_data(recipe, tmp_path / "cifar", "train")
+    assert isinstance(cut, MemorySet)
+    assert torch.equal(cut.images, whole.images[:7])
+    assert torch.equal(cut.labels, whole.labels[:7])
+    image_folder(tmp_path / "folder")
+    set_values(recipe, ["data.kind=folder", "data.limit=4", "network.num_classes=2"])
+    some = trainer.open_data(recipe, tmp_path / "folder", "train")
+    assert isinstance(some, FolderSet)
+    assert some.labels.tolist() == [0, 0, 1, 1]
+    assert [(p.parent.name, p.stem) for p in some.paths] == [("bird", "0"), ("bird", "1"), ("cat", "0"), ("cat", "1")]
+    set_values(recipe, ["data.limit=100"])
+    assert len(trainer.open_data(recipe, tmp_path / "folder", "train")) == 6
+    set_values(recipe, ["data.limit=-1"])
+    with pytest.raises(DataError, match=r"^data\.limit is -1, expected a number of images, or 0 for all$"):
+        trainer.open_data(recipe, tmp_path / "folder", "train")
 
 
 def test_a_vanilla_run(tmp_path: Path) -> None:
@@ -159,7 +211,7 @@ def test_a_save_that_is_cut_short(finished: Path, tmp_path: Path, monkeypatch: p
         real(path, data)
 
     monkeypatch.setattr(trainer, "replace_file", fails)
-    assert cli.main(arguments(folder)) == 2
+    assert cli.main(arguments(folder)) == 1
     assert torch.load(folder / "last.pth", weights_only=True)["epoch"] == 1
     monkeypatch.undo()
     assert cli.main(arguments(folder, "--resume")) == 0
@@ -189,27 +241,36 @@ def test_an_image_folder_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("code", "more", "words"),
     [
-        (("--set", "train.epoch=1"), "did you mean 'epochs'"),
-        (("--set", "data.kind=cifar10"), "--data"),
-        (("--set", "data.kind=cifar10", "--data", "/nowhere"), "/nowhere does not exist"),
-        (("--set", "network.name=AlexNet"), "AlexNet"),
-        (("--set", "train.optimizer=bop"), "bop"),
-        (("--amp",), "--amp needs a GPU"),
+        (2, ("--set", "train.epoch=1"), "did you mean 'epochs'"),
+        (2, ("--set", "train.epochs=0"), "train.epochs is 0, expected at least 1"),
+        (2, ("--set", "train.batch=0"), "train.batch is 0, expected at least 1"),
+        (2, ("--set", "train.seeds=[]"), "train.seeds is empty"),
+        (2, ("--set", "train.lr=nan"), "train.lr is nan, expected 0 or more"),
+        (2, ("--set", "network.num_classes=0"), "network.num_classes is 0, expected at least 1"),
+        (2, ("--set", "data.kind=cifar10"), "--data DIR is needed: the recipe trains on cifar10"),
+        (1, ("--set", "data.kind=cifar10", "--data", "/nowhere"), "/nowhere does not exist"),
+        (1, ("--set", "network.name=AlexNet"), "AlexNet"),
+        (1, ("--set", "train.optimizer=bop"), "bop"),
+        (2, ("--amp",), "--amp needs a GPU"),
     ],
 )
-def test_refused_runs(more: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(arguments(tmp_path / "run", *more)) == 2
+def test_refused_runs(
+    code: int, more: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments(tmp_path / "runs" / "run", *more)) == code
     error = capsys.readouterr().err
+    assert error.startswith("ovsw-train: error: ")
     assert words in error
-    assert "Traceback" not in error
+    assert len(error.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_finished_folder_is_not_overwritten(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(arguments(finished)) == 2
+    assert cli.main(arguments(finished)) == 1
     assert "--resume goes on" in capsys.readouterr().err
-    assert cli.main(arguments(finished, "--resume", "--set", "train.lr=0.2")) == 2
+    assert cli.main(arguments(finished, "--resume", "--set", "train.lr=0.2")) == 1
     assert "train.lr 0.05 -> 0.2" in capsys.readouterr().err
 
 
@@ -246,6 +307,33 @@ def test_flips_of_a_run(finished: Path, tmp_path: Path, capsys: pytest.CaptureFi
             assert len(set(image.convert("L").resize((64, 64)).getdata())) > 10
 
 
+def test_flips_of_two_runs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column each, on the same axes, with shares of its own; epochs are whole numbers."""
+    other = tmp_path / "vanilla"
+    shutil.copytree(finished, other)
+    changed = torch.load(other / "last.pth", weights_only=True)
+    for ever in changed["ovsw"]["flip_history"].values():
+        ever[:] = True
+    torch.save(changed, other / "last.pth")
+    figures: list[Any] = []
+    monkeypatch.setattr(flips, "save", lambda figure, _: figures.append(figure))
+    assert flips.main([str(finished), str(other), "-o", str(tmp_path)]) == 0
+    drawn, epochs = figures
+    rows = [drawn.axes[i : i + 2] for i in range(0, len(drawn.axes), 2)]
+    assert len(rows) == 3
+    for name, (left, right) in zip(("layer1.2.conv2", "layer2.2.conv2", "layer3.2.conv2"), rows):
+        assert [a.get_title() for a in (left, right)] == [f"{run}: {name}.weight" for run in ("whole", "vanilla")]
+        assert left.get_ylim() == right.get_ylim()
+        shares = [a.get_legend().get_texts()[1].get_text() for a in (left, right)]
+        assert shares[1] == "never flipped: 0.00 %" != shares[0]
+    with (tmp_path / "flips.csv").open() as f:
+        assert [row[:2] for row in csv.reader(f)][1::18] == [["whole", "layer1.0.conv1"], ["vanilla", "layer1.0.conv1"]]
+    epochs.canvas.draw()
+    assert all(float(tick).is_integer() for tick in epochs.axes[0].get_xticks())
+    shutil.copytree(finished, tmp_path / "again" / "whole")
+    assert flips.main([str(finished), str(tmp_path / "again" / "whole")]) == 1
+
+
 def test_flips_between_checkpoints(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert flips.main([str(finished / "initial.pth"), str(finished / "last.pth")]) == 0
     assert "layer3.2.conv2.weight" in capsys.readouterr().out
@@ -263,14 +351,18 @@ def test_flips_between_checkpoints(finished: Path, capsys: pytest.CaptureFixture
     ],
 )
 def test_flips_refuses(given: list[str], words: str, finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert flips.main([g.replace("RUN", str(finished)) for g in given]) == 2
+    assert flips.main([g.replace("RUN", str(finished)) for g in given]) == (2 if "two at" in words else 1)
     assert words in capsys.readouterr().err
 
 
-def test_landscape(finished: Path, tmp_path: Path) -> None:
+def test_landscape(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ovsw.progress.FIRST", 0.0)
     out = tmp_path / "loss.png"
     small = ["--grid", "3", "--images", "32", "-o", str(out)]
     assert landscape.main([str(finished / "last.pth"), *small]) == 0
+    assert "ovsw-landscape: points 1 of 9, " in capsys.readouterr().err
     with out.with_suffix(".csv").open() as f:
         rows = {(float(a), float(b)): float(loss) for a, b, loss in list(csv.reader(f))[1:]}
     assert len(rows) == 9
@@ -284,8 +376,8 @@ def test_landscape(finished: Path, tmp_path: Path) -> None:
         logits = model(augment.normalise(split.images[:32], spec.mean, spec.std))
     assert rows[0.0, 0.0] == pytest.approx(float(nn.functional.cross_entropy(logits, split.labels[:32])), abs=1e-5)
     assert out.stat().st_size > 10_000
-    assert landscape.main([str(finished / "metrics.csv"), *small]) == 2
-    assert landscape.main([str(finished / "last.pth"), "-o", str(tmp_path / "missing" / "x.png")]) == 2
+    assert landscape.main([str(finished / "metrics.csv"), *small]) == 1
+    assert landscape.main([str(finished / "last.pth"), "-o", str(tmp_path / "missing" / "x.png")]) == 1
 
 
 def test_a_surface_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

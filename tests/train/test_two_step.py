@@ -323,7 +323,7 @@ def test_steps_through_the_exporter(
     first: Path, second: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first is refused: its tensors are those of a binary network, but they are not meant so."""
-    assert export_main([str(first / "last.pth"), "-o", str(tmp_path / "m.bnn")]) == 2
+    assert export_main([str(first / "last.pth"), "-o", str(tmp_path / "m.bnn")]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"ovsw-export: error: {first / 'last.pth'}: its weights are real, it is the first of two")
     assert len(error.splitlines()) == 1
@@ -366,7 +366,7 @@ def test_refused_runs(
         damaged.write_bytes(teacher.read_bytes()[:100_000])
     files = {"TEACHER": teacher, "INIT": first / "last.pth", "OTHER": other, "DAMAGED": damaged}
     more = [str(files.get(word, word)) for word in given.split()]
-    assert cli.main(arguments("", tmp_path / "run", *more)) == 2
+    assert cli.main(arguments("", tmp_path / "run", *more)) == (2 if words.startswith(("the recipe", "--init")) else 1)
     error = capsys.readouterr().err
     assert error.startswith("ovsw-train: error: ")
     assert words in error
@@ -380,7 +380,7 @@ def test_another_teacher_is_refused(
     """On a resume; the same weights under another name are the same teacher."""
     other = save_teacher(tmp_path / "other.pth", 1)
     before = (second / "last.pth").stat().st_mtime_ns
-    assert cli.main(arguments("", second, "--teacher", other, "--resume")) == 2
+    assert cli.main(arguments("", second, "--teacher", other, "--resume")) == 1
     error = capsys.readouterr().err
     assert f"{second / 'last.pth'}: was trained with another teacher" in error
     assert len(error.splitlines()) == 1

@@ -107,6 +107,15 @@ class BinaryLayer(nn.Conv2d):
         """What the binary weight is the sign of, without gradient."""
         return self.weight.detach()
 
+    @torch.no_grad()
+    def avoid_zeros(self) -> None:
+        """Makes +1 of the sign of weights that were drawn as exactly 0, about one in 2^24: they become as small as the
+        smallest other one.
+        """
+        zero = self.weight == 0
+        if not zero.is_meta and zero.any() and not zero.all():
+            self.weight[zero] = self.weight[~zero].abs().min()
+
     def set_progress(self, progress: float) -> None:
         """Takes the share of the training that is over, from 0 to 1."""
 

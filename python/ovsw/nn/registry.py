@@ -9,6 +9,7 @@ from torch import nn
 
 from ovsw.networks import network
 from ovsw.nn.adabin import AdaBinResNet18, AdaBinResNet20
+from ovsw.nn.binary import binary_layers
 from ovsw.nn.bireal import BiRealNet, BiRealResNet20
 from ovsw.nn.rbnn import RBNNPlainResNet20, RBNNResNet18, RBNNResNet20, RBNNVGGSmall
 from ovsw.nn.react import ReActResNet
@@ -45,7 +46,9 @@ def create(
     learned_scale: bool = False,
     input_size: int | None = None,
 ) -> nn.Module:
-    """Builds a network with freshly initialised weights. Raises ValueError for what it does not have."""
+    """Builds a network with freshly initialised weights, no binary one exactly 0. Raises ValueError for what it does
+    not have.
+    """
     spec = network(name)
     module = _MODULES[spec.name]
     taken = inspect.signature(module).parameters
@@ -57,4 +60,7 @@ def create(
         "blocks": spec.blocks,
         "input_size": spec.input.height if input_size is None else input_size,
     }
-    return module(**{key: value for key, value in options.items() if key in taken})
+    model = module(**{key: value for key, value in options.items() if key in taken})
+    for layer in binary_layers(model).values():
+        layer.avoid_zeros()
+    return model

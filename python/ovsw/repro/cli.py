@@ -11,8 +11,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ovsw.cli import command
-from ovsw.files import replace_file
+from ovsw.cli import UsageError, command, whole
+from ovsw.files import made_folder, replace_file
 from ovsw.repro.plan import SCALES, Experiment, Plan, Run, load_plan
 from ovsw.repro.pool import How, Job, run_jobs
 from ovsw.repro.runs import Where, duration, locked, train
@@ -45,29 +45,28 @@ def options(p: argparse.ArgumentParser) -> None:
     how = p.add_argument_group("how")
     how.add_argument("-o", "--output", metavar="DIR", help="default: repro-cpu or repro-paper")
     how.add_argument("--runs", metavar="DIR", help="folder for the runs (default: DIR/runs)")
-    how.add_argument("--jobs", metavar="N", type=int, help="runs at a time (default: one per core; one on a GPU)")
-    how.add_argument("--nice", metavar="N", type=int, default=0, help="niceness of the runs, 0 to 19")
+    how.add_argument("--jobs", metavar="N", type=whole(1), help="runs at a time (default: one per core; one on a GPU)")
+    how.add_argument("--nice", metavar="N", type=whole(0, 19), default=0, help="niceness of the runs, 0 to 19")
     how.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     how.add_argument("--amp", action="store_true", help="mixed precision, on a GPU only")
     more = p.add_argument_group("for single experiments")
     more.add_argument(
         "--model", metavar="FILE", nargs="+", default=[], help="chaos: a checkpoint or run, .bnn files beside it"
     )
-    more.add_argument("--images", metavar="N", type=int, help="chaos: test images (default: all); figure4: 512")
-    more.add_argument("--depth-images", metavar="N", type=int, default=1000, help="chaos: for single places")
-    more.add_argument("--grid", metavar="N", type=int, default=21, help="figure4: points each way")
+    more.add_argument("--images", metavar="N", type=whole(1), help="chaos: test images (default: all); figure4: 512")
+    more.add_argument("--depth-images", metavar="N", type=whole(1), default=1000, help="chaos: for single places")
+    more.add_argument("--grid", metavar="N", type=whole(2), default=21, help="figure4: points each way")
     more.add_argument("--bench", metavar="ARGS", default="--threads 1", help="table4: for ovsw-bench, as one word")
 
 
-@command("ovsw-repro", "Reproduce the tables and figures of the OvSW paper.", options, EPILOG)
+@command(
+    "ovsw-repro",
+    "Reproduce the tables and figures of the OvSW paper.",
+    options,
+    EPILOG,
+    ("--list", "table3 --data DIR -o repro", "--redraw repro/table3"),
+)
 def main(args: argparse.Namespace) -> int:
-    try:
-        return _main(args)
-    except ModuleNotFoundError as e:
-        raise RuntimeError(f"{e.name} is needed to reproduce: pip install 'ovsw[train,export,bench]'") from None
-
-
-def _main(args: argparse.Namespace) -> int:
     _check(args)
     if args.redraw is not None:
         return _redraw(Path(args.redraw), args.experiment)
@@ -77,7 +76,7 @@ def _main(args: argparse.Namespace) -> int:
         print(_listing(plan, jobs))
         return 0
     if not args.experiment:
-        raise ValueError("an EXPERIMENT is needed; --list shows them")
+        raise UsageError("an EXPERIMENT is needed; --list shows them")
     chosen = list(plan.experiments.values()) if args.experiment == "all" else [plan.find(args.experiment)]
     if len(chosen) == 1 and chosen[0].nothing:
         raise ValueError(f"{chosen[0].name}: {chosen[0].nothing}")
@@ -86,12 +85,11 @@ def _main(args: argparse.Namespace) -> int:
     where = Where(runs, Path(args.data) if args.data else None, args.device, args.amp)
     work = _Work(args, output, where, How(jobs, args.nice, None if args.device.startswith("cuda") else 1))
     unready = _without_data({e.name: work.needed(e) for e in chosen}, where)
-    output.mkdir(parents=True, exist_ok=True)
     cost = plan.minutes(chosen, jobs)
     about = "" if cost is None or args.set else f", about {duration(60 * cost)} if nothing is done yet"
     print(f"{', '.join(e.name for e in chosen)}: results in {output}, runs in {runs}{about}", file=sys.stderr)
     problems = [f"{name} was left out: {why}" for name, why in unready.items()]
-    with locked(runs):
+    with made_folder(output), made_folder(runs), locked(runs):
         for experiment in (e for e in chosen if e.name not in unready):
             problems += work.do(experiment)
     if problems:
@@ -168,7 +166,7 @@ class _Work:
         checkpoints = [path for path in given if path.suffix != ".bnn"]
         files = {path.name: path for path in given if path.suffix == ".bnn"}
         if given and len(checkpoints) != 1:
-            raise ValueError("--model takes one checkpoint or run, which is the judge, and .bnn files beside it")
+            raise UsageError("--model takes one checkpoint or run, which is the judge, and .bnn files beside it")
         checkpoint = checkpoints[0] if given else self.where.of(experiment.runs()[0])
         checkpoint = checkpoint / "last.pth" if checkpoint.is_dir() else checkpoint
         torch.set_num_threads(self.how.jobs)
@@ -204,9 +202,9 @@ def _table4(folder: Path, arguments: str) -> list[str]:
     from ovsw.bench.table import PAPER, PAPER_ENGINE
     from ovsw.repro.results import write_csv
 
-    folder.mkdir(parents=True, exist_ok=True)
     outputs = [f"--{kind}={folder / name}" for kind, name in _BENCH_FILES.items()]
-    code = bench([*shlex.split(arguments), *outputs])
+    with made_folder(folder):
+        code = bench([*shlex.split(arguments), *outputs])
     if code:
         return [f"table4: ovsw-bench ended with exit code {code}"]
     rows = [
@@ -271,19 +269,11 @@ def _cost(plan: Plan, experiment: Experiment, before: list[Experiment], jobs: in
 
 
 def _check(args: argparse.Namespace) -> None:
-    for option in ("jobs", "images", "depth_images"):
-        value = getattr(args, option)
-        if value is not None and value < 1:
-            raise ValueError(f"--{option.replace('_', '-')} is {value}, expected at least 1")
-    if args.grid < 2:
-        raise ValueError(f"--grid is {args.grid}, expected at least 2")
-    if not 0 <= args.nice <= 19:
-        raise ValueError(f"--nice is {args.nice}, expected 0 to 19")
     missing = [name for name in args.model if not Path(name).exists()]
     if missing:
         raise FileNotFoundError(f"{missing[0]}: no such file or folder")
     if args.amp and not args.device.startswith("cuda"):
-        raise ValueError("--amp needs a GPU")
+        raise UsageError("--amp needs a GPU")
 
 
 def _without_data(needed: dict[str, list[Run]], where: Where) -> dict[str, str]:
@@ -301,7 +291,7 @@ def _without_data(needed: dict[str, list[Run]], where: Where) -> dict[str, str]:
             if opened[key]:
                 found[name] = opened[key]
     if found and all(name in found for name, runs in needed.items() if runs):
-        raise ValueError(next(iter(found.values())))
+        raise (ValueError if where.data else UsageError)(next(iter(found.values())))
     return found
 
 

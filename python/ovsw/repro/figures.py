@@ -111,6 +111,8 @@ def _epochs(results: Results) -> Any:
         axis.grid(alpha=0.3)
         if longest <= 12:
             axis.set_xticks(range(1, longest + 1))
+        else:
+            axis.xaxis.get_major_locator().set_params(integer=True)
     axes[1].set_ylim(bottom=0)
     axes[0].legend(fontsize=8)
     return _finish(figure, results)

@@ -152,7 +152,6 @@ def duration(seconds: float) -> str:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Only one command at a time works in a folder; the system lifts the lock when a process ends, however it does."""
-    folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as handle:
         try:
             import fcntl

@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from ovsw.cli import command
+from ovsw.cli import INTERRUPTED, UsageError, command
+from ovsw.files import made_folder
 from ovsw.text import table
 from ovsw.train.recipe import load_recipe, recipes, set_values
 
@@ -26,35 +27,44 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--quiet", action="store_true", help="no progress")
 
 
-@command("ovsw-train", "Train a binary network with OvSW by a recipe.", options)
+@command(
+    "ovsw-train",
+    "Train a binary network with OvSW by a recipe.",
+    options,
+    examples=(
+        "--list",
+        "table1-cresnet20 --data DIR -o runs/r20 --set train.epochs=10",
+        "table1-cresnet20 --data DIR -o runs/r20 --resume",
+    ),
+)
 def main(args: argparse.Namespace) -> int:
     if args.list:
         print(table(("recipe", "what", "paper"), [(r.name, r.title, r.paper) for r in recipes()]))
         return 0
     if not args.recipe or not args.output:
-        raise ValueError("a RECIPE and -o RUN are needed; --list shows the recipes")
+        raise UsageError("a RECIPE and -o RUN are needed; --list shows the recipes")
     recipe = load_recipe(args.recipe)
     set_values(recipe, args.set)
+    if args.data is None and recipe.data.kind != "synthetic":
+        raise UsageError(f"--data DIR is needed: the recipe trains on {recipe.data.kind}")
     folder = Path(args.output)
     if (folder / "last.pth").exists() and not args.resume:
         raise ValueError(f"{folder}: holds a run already; --resume goes on with it")
-    try:
-        from ovsw.nn import native
-        from ovsw.train import trainer
-    except ModuleNotFoundError as e:
-        raise RuntimeError(f"{e.name} is needed to train: pip install 'ovsw[train]'") from None
-    folder.mkdir(parents=True, exist_ok=True)
+    from ovsw.nn import native
+    from ovsw.train import trainer
+
     native.keep_memory()
     seed = recipe.train.seeds[0] if args.seed is None else args.seed
     teacher, init = (Path(name) if name else None for name in (args.teacher, args.init))
-    run = trainer.start(recipe, folder, seed, args.device, args.amp, teacher, init)
-    if args.resume:
-        trainer.resume(run)
-    try:
-        trainer.train(run, Path(args.data) if args.data else None, args.quiet)
-    except KeyboardInterrupt:
-        print(f"ovsw-train: stopped after epoch {run.epoch}; --resume goes on from there", file=sys.stderr)
-        return 130
+    with made_folder(folder):
+        run = trainer.start(recipe, folder, seed, args.device, args.amp, teacher, init)
+        if args.resume:
+            trainer.resume(run)
+        try:
+            trainer.train(run, Path(args.data) if args.data else None, args.quiet)
+        except KeyboardInterrupt:
+            print(f"{args.prog}: stopped after epoch {run.epoch}; --resume goes on from there", file=sys.stderr)
+            return INTERRUPTED
     print(f"best test accuracy {run.best:.2f} % in {run.epoch} epochs: {folder / 'model_best.pth'}")
     return 0
 

@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from ovsw.cli import command
+from ovsw.cli import UsageError, command
 from ovsw.files import replace_file
-from ovsw.nn import binary_layers, create
-from ovsw.nn.checkpoint import CheckpointError, damaged, read, read_run, state_dict
 from ovsw.text import table
 from ovsw.train.recipe import from_dict
 
@@ -42,6 +39,8 @@ class LayerFlips:
 
 def load_run(folder: Path) -> list[LayerFlips]:
     """The binary layers of a run of `ovsw-train`."""
+    from ovsw.nn.checkpoint import CheckpointError, damaged, read_run
+
     runs = [read_run(folder / name) for name in ("initial.pth", "last.pth")]
     if not runs[1]["ovsw"]["flip_history"]:
         raise CheckpointError(f"{folder / 'last.pth'}: has no history of flips")
@@ -53,6 +52,8 @@ def load_run(folder: Path) -> list[LayerFlips]:
 
 def _signed(run: dict[str, Any]) -> dict[str, np.ndarray]:
     """What the binary weights of each layer are the signs of."""
+    from ovsw.nn import binary_layers, create
+
     net = from_dict(run["ovsw"]["recipe"]).network
     model = create(net.name, net.num_classes)
     model.load_state_dict(run["state_dict"], strict=False)
@@ -61,6 +62,10 @@ def _signed(run: dict[str, Any]) -> dict[str, np.ndarray]:
 
 def compare(a: Path, b: Path) -> list[tuple[str, int, float]]:
     """Name, size and share of differing signs of the convolution weights that two checkpoints have in common."""
+    import torch
+
+    from ovsw.nn.checkpoint import read, state_dict
+
     first, second = (state_dict(path, read(path)) for path in (a, b))
     common = [k for k, v in first.items() if v.ndim == 4 and k in second and second[k].shape == v.shape]
     if not common:
@@ -71,22 +76,31 @@ def compare(a: Path, b: Path) -> list[tuple[str, int, float]]:
     ]
 
 
-def histogram(layers: list[LayerFlips], path: Path) -> None:
-    """Initial weights of each layer, with those that never flipped laid over them."""
+def histogram(runs: dict[str, list[LayerFlips]], path: Path) -> None:
+    """Initial weights of each layer, with those that never flipped laid over them.
+
+    Of one run the layers are in two columns; several runs have a column each, with the same axes in a row.
+    """
     plt = pyplot()
-    columns = min(2, len(layers))
-    rows = -(-len(layers) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(5.5 * columns, 3.6 * rows), squeeze=False)
-    for axis, layer in zip(axes.flat, layers):
+    beside = len(runs) > 1
+    panels = [(name, layer) for layers in zip(*runs.values()) for name, layer in zip(runs, layers)]
+    columns = len(runs) if beside else min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    shared = "row" if beside else "none"
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(5.5 * columns, 3.6 * rows), squeeze=False, sharex=shared, sharey=shared
+    )
+    for axis, (name, layer) in zip(axes.flat, panels):
         bins = np.histogram_bin_edges(layer.start, 80)
         axis.hist(layer.start, bins, color="#9ecae1", label="all weights at the start")
         share = f"never flipped: {100 * layer.never_share:.2f} %"
         axis.hist(layer.start[layer.never], bins, color="#de2d26", alpha=0.75, label=share)
-        axis.set_title(f"{layer.name}.weight")
+        axis.set_title(f"{name}: {layer.name}.weight" if beside else f"{layer.name}.weight")
         axis.set_xlabel("initial weight")
         axis.set_ylabel("count")
+        axis.set_ylim(0, 1.25 * axis.dataLim.ymax)  # room for the legend
         axis.legend(loc="upper right", fontsize=8)
-    for axis in axes.flat[len(layers) :]:
+    for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     figure.tight_layout()
     save(figure, path)
@@ -108,6 +122,7 @@ def epochs_picture(runs: dict[str, list[dict[str, str]]], path: Path) -> None:
             x, [100 * float(r["flip_rate"]) for r in rows], color=colour, ls="--", label=f"{name}: flip rate"
         )
     axis.set_xlabel("epoch")
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_ylabel("test accuracy, %")
     right.set_ylabel("weights that flipped in the epoch, %")
     right.set_ylim(bottom=0)
@@ -136,12 +151,17 @@ def pyplot() -> Any:
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("inputs", metavar="RUN", nargs="+", help="run folders (the first is drawn), or A.pth B.pth")
+    p.add_argument("inputs", metavar="RUN", nargs="+", help="run folders, drawn beside each other, or A.pth B.pth")
     p.add_argument("-o", "--output", metavar="DIR", help="where CSV and PNG files go (default: the first run)")
     p.add_argument("--layers", metavar="NAME", nargs="+", help="layers to draw (default: the last of each stage)")
 
 
-@command("ovsw-flips", "Show silent weights: of runs of ovsw-train, or between two checkpoints.", options)
+@command(
+    "ovsw-flips",
+    "Show silent weights: of runs of ovsw-train, or between two checkpoints.",
+    options,
+    examples=("runs/r20", "runs/r20 runs/vanilla -o pictures", "runs/r20/initial.pth runs/r20/last.pth"),
+)
 def main(args: argparse.Namespace) -> int:
     paths = [Path(p) for p in args.inputs]
     if not all(p.exists() for p in paths):
@@ -149,26 +169,33 @@ def main(args: argparse.Namespace) -> int:
         raise FileNotFoundError(f"{missing}: no such file or folder")
     if paths[0].is_file():
         if len(paths) != 2:
-            raise ValueError("checkpoints are compared two at a time: A.pth B.pth")
+            raise UsageError("checkpoints are compared two at a time: A.pth B.pth")
         rows = [(name, f"{n:,}", f"{100 * share:.2f}") for name, n, share in compare(*paths)]
         print(table(("weight", "size", "signs that differ, %"), rows, right=(1, 2)))
         return 0
-    layers = load_run(paths[0])
+    names = [p.resolve().name for p in paths]
+    if len(set(names)) < len(names):
+        raise ValueError(f"two runs are called {next(n for n in names if names.count(n) > 1)}; rename one folder")
+    runs = {name: load_run(p) for name, p in zip(names, paths)}
+    if len({tuple((layer.name, layer.start.size) for layer in layers) for layers in runs.values()}) > 1:
+        raise ValueError(f"{', '.join(map(str, paths))}: are runs of different networks")
     output = Path(args.output) if args.output else paths[0]
     if not output.is_dir():
         raise ValueError(f"the folder {output} does not exist")
-    chosen = _chosen(layers, args.layers)
+    chosen = {name: _chosen(layers, args.layers) for name, layers in runs.items()}
     shown = [
-        (layer.name, str(layer.start.size), f"{100 * layer.never_share:.2f}", f"{100 * layer.changed_share:.2f}")
+        (name,) * (len(runs) > 1)
+        + (layer.name, str(layer.start.size), f"{100 * layer.never_share:.2f}", f"{100 * layer.changed_share:.2f}")
+        for name, layers in runs.items()
         for layer in layers
     ]
-    head = ("layer", "weights", "never flipped, %", "other sign than at the start, %")
-    print(table(head, shown, right=(1, 2, 3)))
+    head = ("run",) * (len(runs) > 1) + ("layer", "weights", "never flipped, %", "other sign than at the start, %")
+    print(table(head, shown, right=range(len(head) - 3, len(head))))
     text = io.StringIO()
     csv.writer(text).writerows([head, *shown])
     replace_file(output / "flips.csv", text.getvalue().encode())
     histogram(chosen, output / "flips.png")
-    epochs_picture({p.name: _metrics(p) for p in paths}, output / "flips_epochs.png")
+    epochs_picture({name: _metrics(p) for name, p in zip(names, paths)}, output / "flips_epochs.png")
     print(f"wrote flips.csv, flips.png and flips_epochs.png to {output}")
     return 0
 

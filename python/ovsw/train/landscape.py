@@ -5,28 +5,31 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import math
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
-from ovsw.cli import command
-from ovsw.datasets import MemorySet
+from ovsw.cli import UsageError, command, whole
 from ovsw.files import replace_file
 from ovsw.networks import network
-from ovsw.nn.checkpoint import damaged, read_run
-from ovsw.train import augment
+from ovsw.progress import Progress
 from ovsw.train.flips import pyplot, save
 from ovsw.train.recipe import from_dict
-from ovsw.train.trainer import build_model, open_data
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+_KINDS = (".png", ".svg", ".pdf")
 
 
 def direction(model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
     """A random direction in which every filter has the norm of the network's own; vectors stay as they are."""
+    import torch
+
     found = {}
     for name, p in model.named_parameters():
         step = torch.zeros_like(p)
@@ -39,22 +42,29 @@ def direction(model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]
     return found
 
 
-@torch.no_grad()
-def surface(model: nn.Module, x: Tensor, y: Tensor, grid: int, span: float, seed: int = 0) -> np.ndarray:
+def surface(
+    model: nn.Module, x: Tensor, y: Tensor, grid: int, span: float, seed: int = 0, progress: Progress | None = None
+) -> np.ndarray:
     """The loss on a grid x grid raster of [-span, span]^2; the network is put back as it was."""
+    import torch
+    from torch.nn import functional as F
+
     generator = torch.Generator().manual_seed(seed)
     one, two = direction(model, generator), direction(model, generator)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     steps = np.linspace(-span, span, grid)
     losses = np.empty((grid, grid))
     model.eval()
-    for i, a in enumerate(steps):
-        for j, b in enumerate(steps):
-            for name, p in model.named_parameters():
-                p.copy_(start[name] + float(a) * one[name] + float(b) * two[name])
-            losses[i, j] = F.cross_entropy(model(x), y).item()
-    for name, p in model.named_parameters():
-        p.copy_(start[name])
+    with torch.no_grad():
+        for i, a in enumerate(steps):
+            for j, b in enumerate(steps):
+                for name, p in model.named_parameters():
+                    p.copy_(start[name] + float(a) * one[name] + float(b) * two[name])
+                losses[i, j] = F.cross_entropy(model(x), y).item()
+                if progress is not None:
+                    progress("points", i * grid + j + 1, grid * grid)
+        for name, p in model.named_parameters():
+            p.copy_(start[name])
     return losses
 
 
@@ -83,18 +93,30 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("checkpoint", metavar="CKPT", help="last.pth or model_best.pth of a run")
     p.add_argument("--data", metavar="DIR", help="where the data set lies")
     p.add_argument("-o", "--output", metavar="OUT.png", required=True, help="the picture; a .csv goes beside it")
-    p.add_argument("--grid", metavar="N", type=int, default=21, help="points each way (default: %(default)s)")
+    p.add_argument("--grid", metavar="N", type=whole(2), default=21, help="points each way (default: %(default)s)")
     p.add_argument("--span", metavar="X", type=float, default=1.0, help="how far each way (default: %(default)s)")
-    p.add_argument("--images", metavar="N", type=int, default=512, help="test images (default: %(default)s)")
+    p.add_argument("--images", metavar="N", type=whole(1), default=512, help="test images (default: %(default)s)")
 
 
-@command("ovsw-landscape", "Draw the loss around a checkpoint of ovsw-train, filter-normalised.", options)
+@command(
+    "ovsw-landscape",
+    "Draw the loss around a checkpoint of ovsw-train, filter-normalised.",
+    options,
+    examples=("runs/r20/last.pth --data DIR -o loss.png", "runs/r20/last.pth --data DIR -o loss.png --grid 9"),
+)
 def main(args: argparse.Namespace) -> int:
     output = Path(args.output)
-    if args.grid < 2 or args.images < 1 or not args.span > 0:
-        raise ValueError("--grid must be at least 2, --images at least 1 and --span positive")
+    if not 0 < args.span < math.inf:
+        raise UsageError(f"--span is {args.span:g}, expected a positive number")
+    if output.suffix.lower() not in _KINDS:
+        raise UsageError(f"-o: {output} ends in none of {', '.join(_KINDS)}")
     if not output.parent.is_dir():
         raise ValueError(f"{output}: the folder {output.parent} does not exist")
+    from ovsw.datasets import MemorySet
+    from ovsw.nn.checkpoint import damaged, read_run
+    from ovsw.train import augment
+    from ovsw.train.trainer import build_model, open_data
+
     checkpoint = read_run(Path(args.checkpoint))
     with damaged(Path(args.checkpoint)):
         recipe = from_dict(checkpoint["ovsw"]["recipe"])
@@ -106,7 +128,8 @@ def main(args: argparse.Namespace) -> int:
     if not isinstance(split, MemorySet):
         raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; landscapes take CIFAR and the like")
     x = augment.normalise(split.images[: args.images], spec.input.mean, spec.input.std)
-    losses = surface(model, x, split.labels[: args.images], args.grid, args.span)
+    with Progress(args.prog) as progress:
+        losses = surface(model, x, split.labels[: args.images], args.grid, args.span, progress=progress)
     steps = np.linspace(-args.span, args.span, args.grid)
     text = io.StringIO()
     writer = csv.writer(text)

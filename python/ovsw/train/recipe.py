@@ -9,10 +9,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from ovsw.cli import UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,6 +44,7 @@ class DataConfig:
     augment: str = "cifar"
     crop: list[float] = field(default_factory=lambda: [0.08, 1.25])  # share of the area that "imagenet" crops ask for
     broken: str = "refuse"  # images that cannot be decoded: refuse or skip
+    limit: int = 0  # so many images of either part at most, all if 0: for a first try
     workers: int = 2  # processes that decode an image folder
 
 
@@ -126,13 +130,33 @@ def load_recipe(name: str) -> Recipe:
 
 
 def set_values(recipe: Recipe, assignments: list[str]) -> None:
-    """Applies `section.key=value` changes. Raises ValueError for an unknown key, with the nearest known one."""
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        section, dot, name = key.strip().partition(".")
-        if not equals or not dot:
-            raise ValueError(f"'{assignment}' is not of the form section.key=value")
-        _merge(recipe, {section: {name: _parse(text.strip())}}, "--set")
+    """Applies `section.key=value` changes. Raises UsageError for an unknown key, with the nearest known one, and for
+    what cannot be trained with.
+    """
+    try:
+        for assignment in assignments:
+            key, equals, text = assignment.partition("=")
+            section, dot, name = key.strip().partition(".")
+            if not equals or not dot:
+                raise ValueError(f"'{assignment}' is not of the form section.key=value")
+            _merge(recipe, {section: {name: _parse(text.strip())}}, "--set")
+        _check(recipe)
+    except ValueError as e:
+        raise UsageError(str(e)) from None
+
+
+def _check(recipe: Recipe) -> None:
+    """Raises ValueError for a number that nothing can be trained with."""
+    least = {"train.epochs": 1, "train.batch": 1, "train.warmup": 0, "network.num_classes": 1, "data.workers": 0}
+    for key, bound in least.items():
+        section, name = key.split(".")
+        value = getattr(getattr(recipe, section), name)
+        if value < bound:
+            raise ValueError(f"{key} is {value}, expected at least {bound}")
+    if not recipe.train.seeds:
+        raise ValueError("train.seeds is empty, expected at least one")
+    if not 0 <= recipe.train.lr < math.inf:
+        raise ValueError(f"train.lr is {recipe.train.lr:g}, expected 0 or more")
 
 
 def as_dict(recipe: Recipe) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
+from ovsw.cli import UsageError
 from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
 from ovsw.export.errors import ExportError
 from ovsw.files import replace_file
@@ -90,12 +91,12 @@ def start(
     """
     config = recipe.train
     if amp and not device.startswith("cuda"):
-        raise ValueError("--amp needs a GPU: half precision on this device is far slower than float32")
+        raise UsageError("--amp needs a GPU: half precision on this device is far slower than float32")
     if bool(config.teacher) != (teacher is not None):
         wanted = f"distils from {config.teacher}: --teacher FILE gives its weights"
-        raise ValueError(f"the recipe {wanted if config.teacher else 'has no teacher'}")
+        raise UsageError(f"the recipe {wanted if config.teacher else 'has no teacher'}")
     if config.second_step and init is None and not (folder / "last.pth").is_file():
-        raise ValueError("the recipe is the second of two steps: --init FILE gives the checkpoint of the first")
+        raise UsageError("the recipe is the second of two steps: --init FILE gives the checkpoint of the first")
     _check_deployed(config, amp)
     input_of(recipe)
     world = join_world(device)
@@ -135,10 +136,10 @@ def start(
 def _check_deployed(config: TrainConfig, amp: bool) -> None:
     """What cannot go with deployed epochs is refused before the first epoch, not when they come."""
     if not 0 <= config.deployed_epochs <= config.epochs:
-        raise ValueError(f"train.deployed_epochs is {config.deployed_epochs}, of {config.epochs} epochs in all")
+        raise UsageError(f"train.deployed_epochs is {config.deployed_epochs}, of {config.epochs} epochs in all")
     for key, known in (("weights", ("int16", "int8")), ("stem", ("int16", "int8", ""))):
         if (width := getattr(config, f"deployed_{key}")) not in known:
-            raise ValueError(f"train.deployed_{key} is '{width}'; known are int16, int8")
+            raise UsageError(f"train.deployed_{key} is '{width}'; known are int16, int8")
     other = {
         "train.compile": config.compile,
         "train.sync_bn": config.sync_bn,
@@ -147,7 +148,7 @@ def _check_deployed(config: TrainConfig, amp: bool) -> None:
     }
     for what, used in other.items():
         if used and config.deployed_epochs:
-            raise ValueError(f"train.deployed_epochs is {config.deployed_epochs}, which does not go with {what}")
+            raise UsageError(f"train.deployed_epochs is {config.deployed_epochs}, which does not go with {what}")
 
 
 def _deployed(run: Run) -> Deployed:
@@ -188,6 +189,7 @@ def build_model(recipe: Recipe) -> nn.Module:
     for layer in binary_layers(model).values():
         if net.init == "uniform":
             nn.init.kaiming_uniform_(layer.weight, mode="fan_in", nonlinearity="relu")
+            layer.avoid_zeros()
         elif net.init != "normal":
             raise ValueError(f"network.init is '{net.init}'; known are normal, uniform")
         with torch.no_grad():
@@ -271,7 +273,9 @@ def open_data(recipe: Recipe, data: Path | None, split: str) -> Split:
     found = open_split(recipe.data.kind, data, split, num_classes=wanted, size=size, broken=recipe.data.broken)
     if len(found.names) != wanted:
         raise DataError(f"{data}: has {len(found.names)} classes, network.num_classes is {wanted}")
-    return found
+    if recipe.data.limit < 0:
+        raise DataError(f"data.limit is {recipe.data.limit}, expected a number of images, or 0 for all")
+    return found.first(recipe.data.limit) if 0 < recipe.data.limit < len(found) else found
 
 
 def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
