@@ -100,6 +100,7 @@ wheel: $(VENV)/.dev
 
 wheel-arm64: $(VENV)/.dev
 	@PYTHON=$(BIN)/python tools/arm64/setup
+	@rm -f dist/ovsw-*aarch64*
 	@$(BIN)/python tools/release/wheel.py --arm64 dist
 	@$(BIN)/python tools/arm64/wheel.py dist/ovsw-*aarch64.whl
 

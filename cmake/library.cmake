@@ -51,13 +51,11 @@ install(FILES ${PROJECT_BINARY_DIR}/ovsw.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/
 if(OVSW_CLI)
   add_executable(ovsw-classify cli/classify.cc cli/picture.cc cli/scale.cc)
   target_link_libraries(ovsw-classify PRIVATE ovsw::ovsw ovsw_base)
-  # It finds the library that is installed with it, wherever that is moved.
-  file(RELATIVE_PATH to_library ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
-  set(origin $ORIGIN)
-  if(APPLE)
-    set(origin @loader_path)
+  if(BUILD_SHARED_LIBS)  # it finds the library that is installed with it, wherever both are moved
+    file(RELATIVE_PATH to_library ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+    set(origin $<IF:$<BOOL:${APPLE}>,@loader_path,$ORIGIN>)
+    set_target_properties(ovsw-classify PROPERTIES INSTALL_RPATH ${origin}/${to_library})
   endif()
-  set_target_properties(ovsw-classify PROPERTIES INSTALL_RPATH ${origin}/${to_library})
   install(TARGETS ovsw-classify)
 endif()
 
