@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 NATIVE := $(shell find csrc kernels -name '*.cc' -o -name '*.h' -o -name '*.in') CMakeLists.txt
 PROJECT := setup.py pyproject.toml constraints.txt python/ovsw/_version.py
 CXX_FILES := $(filter %.cc %.h,$(NATIVE)) \
-  $(wildcard include/*.h* tests/cpp/*.[ch]* tests/fuzz/*.cc tests/fuzz/*.h examples/*/*.c* tools/arm64/*.c)
+  $(wildcard include/*.h* cli/* tests/cpp/*.[ch]* tests/fuzz/*.cc tests/fuzz/*.h examples/*/*.c* tools/arm64/*.c)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
 STEP := @tools/step
@@ -14,9 +14,8 @@ STEP := @tools/step
 # Tests use all cores, up to four, and say what was skipped and why. Unbuffered: dots come at once in a pipe, too.
 PYTEST := $(BIN)/python -u -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
 
-.PHONY: help run test test-all test-arm64 count-arm64 lint format bench wheel reproducible lock clean
-.PHONY: fuzz soak faults numbers mutants check-sanitizers
-.PHONY: help run test test-all test-arm64 count-arm64 faults lint format bench wheel clean
+.PHONY: help run test test-all test-arm64 count-arm64 lint format bench wheel wheel-arm64 reproducible lock clean
+.PHONY: types fuzz soak faults numbers mutants check-sanitizers
 
 help:
 	@echo "make run     set up and run the demo: a trained network on pictures, then large ones of random weights"
@@ -25,10 +24,11 @@ help:
 	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"
 	@echo "make count-arm64  instructions of one inference there, beside ncnn"
 	@echo "make faults  killed, out of disk, memory, files or threads: nothing lost, nothing half written"
-	@echo "make lint    ruff, mypy, clang-format"
+	@echo "make lint    ruff, mypy, clang-format; workflows, Dockerfile, CITATION.cff"
 	@echo "make format  reformat the code"
 	@echo "make bench   the deployment table: size and latency beside the other engines"
 	@echo "make wheel   build a wheel and an sdist into dist/, with a list of what is in them"
+	@echo "make wheel-arm64  a wheel for aarch64 by cross compilation, checked on emulated CPUs (Debian 12)"
 	@echo "make reproducible  build both twice and compare the bytes"
 	@echo "make lock    the newest versions of what development needs, with checksums"
 	@echo "make clean   remove the venv and everything built"
@@ -74,12 +74,18 @@ check-sanitizers: $(VENV)/.dev
 mutants: $(VENV)/.dev
 	@PYTHONPATH=tools nice $(BIN)/python -m mutation $(MUTANTS)
 
-# mypy sees the package as it is installed: export/ and bench/ inside ovsw/.
-lint: $(VENV)/.dev
-	@echo "Linters (half a minute)"
+lint: $(VENV)/.dev types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+	@$(BIN)/zizmor --offline --quiet --no-progress .github/workflows
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
+	@$(BIN)/hadolint Dockerfile
+
+# mypy sees the package as it is installed: export/ and bench/ inside ovsw/.
+types: $(VENV)/.dev
 	@rm -rf build/types && mkdir -p build/types/ovsw
 	@ln -s $(CURDIR)/python/ovsw/* $(CURDIR)/export $(CURDIR)/bench build/types/ovsw
 	@MYPYPATH=build/types $(BIN)/mypy -p ovsw
@@ -92,11 +98,14 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@$(BIN)/ovsw-bench
 
-# The date of everything in it is that of the commit.
 wheel: $(VENV)/.dev
-	@PATH="$(CURDIR)/$(BIN):$$PATH" SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
-	  $(BIN)/python -m build --no-isolation --outdir dist
-	@$(BIN)/python tools/release/sbom.py dist
+	@$(BIN)/python tools/release/wheel.py dist
+
+wheel-arm64: $(VENV)/.dev
+	@PYTHON=$(BIN)/python tools/arm64/setup
+	@rm -f dist/ovsw-*aarch64*
+	@$(BIN)/python tools/release/wheel.py --arm64 dist
+	@$(BIN)/python tools/arm64/wheel.py dist/ovsw-*aarch64.whl
 
 reproducible: $(VENV)/.dev
 	@$(BIN)/python tools/release/reproducible.py
@@ -105,7 +114,7 @@ reproducible: $(VENV)/.dev
 lock: $(VENV)/.dev
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
 	  --no-emit-index-url --override requirements/without.txt pyproject.toml requirements/dev.in \
-	  --extra export --extra train --extra bench --extra dev --extra mutation -o requirements/dev.txt
+	  --extra export --extra onnx --extra train --extra bench --extra dev --extra mutation -o requirements/dev.txt
 
 # The development set-up includes the plain one, which has no kernels for training. What it installs is pinned and checked, but for torch's own build.
 $(VENV)/.run: $(NATIVE) $(PROJECT) | $(VENV)
@@ -125,4 +134,4 @@ $(VENV):
 	$(STEP) "a virtual environment (5 s)" $(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) build dist python/ovsw.egg-info python/ovsw/_core*.so python/ovsw/_testing*.so
+	rm -rf $(VENV) build dist python/ovsw.egg-info python/ovsw/*.so

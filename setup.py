@@ -2,11 +2,13 @@
 
 Metadata is in pyproject.toml. OVSW_TESTING=1 also builds the test-only module, OVSW_TRAIN=0 leaves out the one for
 training, OVSW_WERROR=1 makes compiler warnings errors, and CMAKE_ARGS is passed on. With SOURCE_DATE_EPOCH two builds
-give the same bytes, sdist and wheel.
+give the same bytes, sdist and wheel. On macOS ARCHFLAGS names the architecture to build for, and
+MACOSX_DEPLOYMENT_TARGET the oldest system (11.0).
 """
 
 import gzip
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -22,6 +24,24 @@ from setuptools.command.sdist import sdist
 ROOT = Path(__file__).parent.resolve()
 TRAIN = os.environ.get("OVSW_TRAIN") != "0"
 TESTING = os.environ.get("OVSW_TESTING") == "1"
+MACOS = sys.platform == "darwin"
+
+if sys.platform == "win32":
+    sys.exit("ovsw does not build on Windows; use it in WSL 2, as on Linux")
+
+
+def mac_architecture() -> str:
+    """What to build for: a universal Python runs on either, kernels are compiled for one."""
+    flags = shlex.split(os.environ.get("ARCHFLAGS", ""))
+    named = [b for a, b in zip(flags, flags[1:]) if a == "-arch"] or [platform.machine()]
+    if len(set(named)) != 1:
+        sys.exit(f"ovsw builds for one architecture at a time, ARCHFLAGS names {' and '.join(named)}")
+    return named[0]
+
+
+if MACOS:  # or the wheel of a universal Python would have the name of what it does not hold
+    target = os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "11.0")
+    os.environ["_PYTHON_HOST_PLATFORM"] = f"macosx-{target}-{mac_architecture()}"
 
 
 class CMakeBuild(build_ext):
@@ -43,6 +63,8 @@ class CMakeBuild(build_ext):
             f"-DOVSW_TESTING={'ON' if TESTING else 'OFF'}",
             f"-DOVSW_WERROR={'ON' if os.environ.get('OVSW_WERROR') == '1' else 'OFF'}",
         ]
+        if MACOS:
+            options.append(f"-DCMAKE_OSX_ARCHITECTURES={mac_architecture()}")
         ninja = shutil.which("ninja")
         if ninja:
             options += ["-GNinja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]

@@ -3,6 +3,7 @@ include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 option(BUILD_SHARED_LIBS "Build a shared library" ON)
+option(OVSW_CLI "Build ovsw-classify, which classifies pictures on the command line" ON)
 option(OVSW_EXAMPLES "Build the examples" OFF)
 
 file(STRINGS include/ovsw.h api_line REGEX "#define OVSW_API_VERSION [0-9]+")
@@ -46,6 +47,17 @@ configure_file(cmake/ovsw.pc.in ovsw.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/ovswConfig.cmake ${PROJECT_BINARY_DIR}/ovswConfigVersion.cmake
         DESTINATION ${package})
 install(FILES ${PROJECT_BINARY_DIR}/ovsw.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+if(OVSW_CLI)
+  add_executable(ovsw-classify cli/classify.cc cli/picture.cc cli/scale.cc)
+  target_link_libraries(ovsw-classify PRIVATE ovsw::ovsw ovsw_base)
+  if(BUILD_SHARED_LIBS)  # it finds the library that is installed with it, wherever both are moved
+    file(RELATIVE_PATH to_library ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+    set(origin $<IF:$<BOOL:${APPLE}>,@loader_path,$ORIGIN>)
+    set_target_properties(ovsw-classify PROPERTIES INSTALL_RPATH ${origin}/${to_library})
+  endif()
+  install(TARGETS ovsw-classify)
+endif()
 
 include(CTest)
 if(OVSW_EXAMPLES)

@@ -6,6 +6,7 @@ For an integer file a float model is built as well: it proves that the network w
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -136,6 +137,7 @@ def open_source(source: str | os.PathLike[str], options: ExportOptions) -> Sourc
     elif options.checkpoint is not None or options.input is not None:
         raise ExportError(f"{path}: a checkpoint to load and --input are for networks given as FILE.py:NAME")
     elif path.suffix == ".onnx":
+        _check_onnx(path)
         from ovsw.export.frontend import onnx_file
 
         found = onnx_file.source(path)
@@ -356,6 +358,13 @@ def check_target(output: str | os.PathLike[str], force: bool, source: str | os.P
         raise ExportError(f"{target}: is the checkpoint itself")
     if target.is_file() and not force:  # a device or a pipe loses nothing
         raise ExportError(f"{target}: exists already; --force overwrites it")
+    if target.suffix == ".onnx":
+        _check_onnx(target)
+
+
+def _check_onnx(path: Path) -> None:
+    if importlib.util.find_spec("onnx") is None:
+        raise ExportError(f"{path}: onnx is needed for such files: pip install 'ovsw[onnx]'")
 
 
 def _check_choices(options: ExportOptions) -> None:

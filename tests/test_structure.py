@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def files(*folders: str, suffixes: tuple[str, ...]) -> list[str]:
     return sorted(str(p.relative_to(ROOT)) for p in paths)
 
 
-@pytest.mark.parametrize("path", files("csrc", "kernels", suffixes=(".cc", ".h")))
+@pytest.mark.parametrize("path", files("cli", "csrc", "kernels", suffixes=(".cc", ".h")))
 def test_includes_go_down(path: str) -> None:
     part = part_of(path)
     for included in re.findall(r'#include "([^"]+)"', (ROOT / path).read_text()):
@@ -107,6 +108,12 @@ def test_one_version_string() -> None:
     assert mentions.stdout.split() == ["python/ovsw/_version.py"]
 
 
+def test_the_changelog_and_the_citation_have_the_version() -> None:
+    newest = re.findall(r"^## \[(\d[^]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0]
+    cited = re.findall(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert [newest, *cited] == [ovsw.__version__] * 2
+
+
 @pytest.mark.parametrize(
     "module", ["ovsw", "ovsw.run", "ovsw.info", "ovsw.zoo", "ovsw.format", "ovsw.bench.demo", "ovsw.bench.cli"]
 )
@@ -125,13 +132,40 @@ print(sorted(n for n in new if n not in sys.stdlib_module_names))
     assert loaded <= editable | {"cython_runtime", "_cython_3_0_8", "_distutils_hack"}, loaded
 
 
-def test_wheel_works_without_torch(tmp_path: Path) -> None:
-    """`python -m build` gives a wheel that runs in an empty venv: no torch, no test-only module."""
-    source = tmp_path / "source"
+def test_tests_run_from_an_unpacked_sdist(tmp_path: Path) -> None:
+    """It has all that git has, but what only repositories need; every test is found in it, and one room runs."""
+    source = copy_of_tree(tmp_path / "source")
+    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(source)]
+    built = subprocess.run(build, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr[-3000:] + built.stdout[-3000:]
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as members:
+        members.extractall(tmp_path)
+    home = tmp_path / archive.name.removesuffix(".tar.gz")
+    listed = subprocess.run(["git", "ls-files"], cwd=source, capture_output=True, text=True, check=True).stdout.split()
+    missing = [name for name in listed if not (home / name).exists()]
+    assert [name for name in missing if not name.startswith((".ci/", ".docker", ".git"))] == []
+    pytest_ = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    found = subprocess.run([*pytest_, "--collect-only", "-qq"], cwd=home, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-3000:]
+    assert "tests/kernels/test_integer.py" in found.stdout
+    room = subprocess.run([*pytest_, "tests/format/test_document.py"], cwd=home, capture_output=True, text=True)
+    assert room.returncode == 0, room.stdout[-3000:]
+    assert re.search(r"\d+ passed", room.stdout)
+
+
+def copy_of_tree(source: Path) -> Path:
+    """The working tree, as git has it, not the last commit."""
     subprocess.run(["git", "clone", "-q", str(ROOT), str(source)], check=True)
     changed = subprocess.run(["git", "diff", "HEAD", "--binary"], cwd=ROOT, capture_output=True, check=True).stdout
-    if changed:  # test the working tree, not the last commit
-        subprocess.run(["git", "apply"], cwd=source, input=changed, check=True)
+    if changed:
+        subprocess.run(["git", "apply", "--index"], cwd=source, input=changed, check=True)
+    return source
+
+
+def test_wheel_works_without_torch(tmp_path: Path) -> None:
+    """`python -m build` gives a wheel that runs in an empty venv: no torch, no test-only module."""
+    source = copy_of_tree(tmp_path / "source")
     build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path / "dist"), str(source)]
     built = subprocess.run(build, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr[-3000:] + built.stdout[-3000:]

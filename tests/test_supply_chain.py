@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import runpy
+import shutil
+import subprocess
 import sys
 import tarfile
 import time
@@ -22,7 +25,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-EXTRAS = ("export", "train", "bench", "dev", "mutation")
+EXTRAS = ("export", "onnx", "train", "bench", "dev", "mutation")
 
 
 def name_of(requirement: str) -> str:
@@ -50,6 +53,17 @@ def test_torch_is_pinned_in_one_place() -> None:
     assert [line for line in lines if not line.startswith("#")] == ['torch==2.13.0; python_version >= "3.10"']
 
 
+def test_the_pinned_torch_is_one_that_the_extras_take() -> None:
+    from packaging.requirements import Requirement
+
+    pin = Requirement((ROOT / "constraints.txt").read_text().splitlines()[-1])
+    (version,) = (s.version for s in pin.specifier)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = [r for lines in extras.values() for r in map(Requirement, lines) if r.name == "torch"]
+    assert len(asked) == 2
+    assert all(r.specifier.contains(version) for r in asked)
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda p: p.name)
 def test_workflows_have_few_rights(path: Path) -> None:
     text = path.read_text()
@@ -60,14 +74,64 @@ def test_workflows_have_few_rights(path: Path) -> None:
         assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action), f"{action} is not pinned to a commit"
 
 
-def test_an_sdist_depends_on_names_and_contents_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("setuptools")
-    import setuptools
-
+def settings(monkeypatch: pytest.MonkeyPatch, platform: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The names of setup.py, and what it gives to setuptools, on another system."""
+    setuptools = pytest.importorskip("setuptools")
+    for name in ("bdist_wheel", "build_ext", "sdist"):  # which look at this system when they are loaded
+        importlib.import_module(f"setuptools.command.{name}")
     made: dict[str, Any] = {}
     monkeypatch.setattr(setuptools, "setup", made.update)
+    with monkeypatch.context() as there:
+        there.setattr(sys, "platform", platform)
+        names = runpy.run_path(str(ROOT / "setup.py"))
+    return names, made
+
+
+def test_windows_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as refused:
+        settings(monkeypatch, "win32")
+    words = "ovsw does not build on Windows; use it in WSL 2, as on Linux"
+    assert refused.value.code == words
+    cmake = shutil.which("cmake")
+    if not cmake:
+        pytest.skip("cmake is not installed")
+    compiler = ["-DCMAKE_CXX_COMPILER_FORCED=ON", "-DCMAKE_CXX_COMPILER=/bin/true", "-DCMAKE_SYSTEM_NAME=Windows"]
+    configure = [cmake, "-S", str(ROOT), "-B", str(tmp_path), *compiler]
+    done = subprocess.run(configure, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert words in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "target", "expected"),
+    [
+        ("", None, "macosx-11.0-arm64"),  # a universal Python builds for the machine that it runs on
+        ("-arch arm64", "12.3", "macosx-12.3-arm64"),
+        ("-arch x86_64 -O2", None, "macosx-11.0-x86_64"),
+        ("-arch arm64 -arch x86_64", None, None),
+    ],
+)
+def test_a_mac_wheel_says_what_it_holds(
+    monkeypatch: pytest.MonkeyPatch, flags: str, target: str | None, expected: str | None
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    monkeypatch.setenv("ARCHFLAGS", flags)
+    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", "macosx-10.13-universal2")
+    monkeypatch.setenv("MACOSX_DEPLOYMENT_TARGET", target or "")
+    if target is None:
+        monkeypatch.delenv("MACOSX_DEPLOYMENT_TARGET")
+    if expected is None:
+        with pytest.raises(SystemExit, match="one architecture at a time, ARCHFLAGS names arm64 and x86_64"):
+            settings(monkeypatch, "darwin")
+        return
+    names, _ = settings(monkeypatch, "darwin")
+    assert os.environ["_PYTHON_HOST_PLATFORM"] == expected
+    assert names["mac_architecture"]() == expected.split("-")[-1]
+
+
+def test_an_sdist_depends_on_names_and_contents_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    runpy.run_path(str(ROOT / "setup.py"))
+    _, made = settings(monkeypatch, sys.platform)
     archives = []
     for i, order in enumerate((("a.txt", "b.txt"), ("b.txt", "a.txt"))):
         folder = tmp_path / str(i) / "ovsw-1"

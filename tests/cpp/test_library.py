@@ -8,16 +8,19 @@ with those of Python on this machine.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from ovsw import Engine
+from ovsw import Engine, zoo
 from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 from ovsw.cpu import supported_isas
@@ -26,7 +29,7 @@ from support import DATA, ROOT
 
 TINY = DATA / "tiny.bnn"
 ARM64 = os.environ.get("OVSW_ARM64") == "1"
-CROSS = [f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'tools/arm64/aarch64.cmake'}"] if ARM64 else []
+CROSS = [f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'cmake/toolchains/aarch64-linux.cmake'}"] if ARM64 else []
 TOOLS = "aarch64-linux-gnu-" if ARM64 else ""
 EMULATOR = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"] if ARM64 else []
 CPUS = ["cortex-a53", "cortex-a72", "cortex-a76", "max"] if ARM64 else ["this CPU"]
@@ -229,6 +232,125 @@ def test_mistakes_get_one_line(classify: Path, tmp_path: Path) -> None:
         assert not done.stdout
 
 
+@pytest.fixture(scope="session")
+def runner(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`ovsw-classify`, in a place that the installed folder was moved to."""
+    moved = tmp_path_factory.mktemp("runner") / "moved"
+    shutil.copytree(shared, moved, symlinks=True)
+    return moved / "bin" / "ovsw-classify"
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix"), [("RGB", "ppm"), ("L", "pgm"), *((m, "bmp") for m in ("RGB", "RGBA", "L", "P"))]
+)
+def test_the_runner_sees_what_python_sees(runner: Path, tmp_path: Path, mode: str, suffix: str) -> None:
+    """Every kind of file, enlarged, made smaller, cut at halves of pixels, thin: a pixel that differs by one shows."""
+    rng, paths = np.random.default_rng(1), []
+    wide = random_resnet("cresnet20", numerics="float")
+    wide.metadata["preprocess"] = {"resize": 39, "crop": 32}
+    (tmp_path / "wide.bnn").write_bytes(bnn.to_bytes(wide))
+    for height, width in ((32, 32), (39, 40), (40, 61), (7, 5), (1, 1), (230, 310), (3, 9001), (9000, 1)):
+        pixels = rng.integers(0, 256, (height, width, {"L": 1, "RGBA": 4}.get(mode, 3)), np.uint8)
+        image = Image.fromarray(pixels[:, :, 0] if mode == "L" else pixels)
+        paths.append(tmp_path / f"{height}x{width}.{suffix}")
+        (image.quantize(32) if mode == "P" else image).save(paths[-1])
+    for name in (tmp_path / "wide.bnn", zoo.path("cresnet20-cifar10")):
+        engine = Engine(name)
+        shown = json.loads(run(*EMULATOR, runner, "--json", "--top", "4", "--threads", "2", name, *paths))
+        assert [r["image"] for r in shown["results"]] == [str(p) for p in paths]
+        assert shown["threads"] == 2
+        for result, path in zip(shown["results"], paths):
+            for found, (label, probability) in zip(result["top"], engine.classify(path, 4)):
+                assert found["label"] == label, path
+                assert found["probability"] == pytest.approx(probability, rel=1e-12), path
+
+
+def test_the_runner_prints_what_ovsw_run_prints(runner: Path, tmp_path: Path) -> None:
+    model, picture, raw = zoo.path("cresnet20-cifar10"), tmp_path / "cat.bmp", tmp_path / "ca\tt.raw"
+    Image.open(zoo.pictures()["cat"]).convert("RGB").save(picture)
+    raw.write_bytes(np.asarray(Image.open(zoo.pictures()["cat"]).convert("RGB")).tobytes())
+    printed = run(*EMULATOR, runner, "--top=3", model, picture)
+    assert printed == run(sys.executable, "-m", "ovsw.run", "--top", "3", model, picture)
+    # The pixels themselves give the same, and a name cannot write to the terminal.
+    assert run(*EMULATOR, runner, "--top", "3", "--", model, raw).splitlines()[1:] == printed.splitlines()[1:]
+    assert "ca\\x09t.raw\n" in run(*EMULATOR, runner, model, raw)
+    with picture.open("rb") as stdin:
+        command = [str(c) for c in (*EMULATOR, runner, "--top", "3", model, "-")]
+        piped = subprocess.run(command, stdin=stdin, capture_output=True, text=True, check=True)
+    assert piped.stdout.splitlines() == ["-", *printed.splitlines()[1:]]
+
+
+@pytest.mark.parametrize("output", ["probabilities", "log_probabilities", "logits"])
+def test_the_runner_knows_what_an_output_is(runner: Path, tmp_path: Path, output: str) -> None:
+    """And for a network of one channel colours become grey as Pillow makes them."""
+    changed = bnn.read(TINY)
+    changed.metadata.update(output=output, labels=["\u202eno", "yes"], preprocess={"resize": 5, "crop": 4})
+    model = tmp_path / "tiny.bnn"
+    model.write_bytes(bnn.to_bytes(changed))
+    image = Image.fromarray(np.random.default_rng(2).integers(0, 256, (45, 50, 3), np.uint8))
+    image.save(tmp_path / "a.ppm")
+    (result,) = json.loads(run(*EMULATOR, runner, "--json", model, tmp_path / "a.ppm"))["results"]
+    expected = Engine(model).classify(tmp_path / "a.ppm")
+    assert [t["label"] for t in result["top"]] == [label for label, _ in expected]
+    np.testing.assert_allclose([t["probability"] for t in result["top"]], [p for _, p in expected], rtol=1e-12)
+    assert "\u202e" not in run(*EMULATOR, runner, model, tmp_path / "a.ppm")
+
+
+def test_mistakes_of_the_runner_get_one_line(runner: Path, tmp_path: Path) -> None:
+    model, good = zoo.path("cresnet20-cifar10"), tmp_path / "good.bmp"
+    Image.new("RGB", (5, 4)).save(good)
+    bmp = bytearray(good.read_bytes())
+
+    def altered(name: str, at: int, *values: int) -> Path:
+        (tmp_path / name).write_bytes(bmp[:at] + bytes(values) + bmp[at + len(values) :])
+        return tmp_path / name
+
+    (tmp_path / "deep.pgm").write_bytes(b"P5 1 1 65535 ab")
+    (tmp_path / "huge.ppm").write_bytes(b"P6 89478485 2 255 ")
+    (tmp_path / "short.ppm").write_bytes(b"P6 2 2 255 12345678901")
+    (tmp_path / "empty.ppm").write_bytes(b"P6 0 2 255 ")
+    (tmp_path / "text.png").write_bytes(b"no picture")
+    (tmp_path / "few.raw").write_bytes(b"123")
+    (tmp_path / "cut.bnn").write_bytes(TINY.read_bytes()[:-1])
+    (tmp_path / "large.bnn").write_bytes(bnn.to_bytes(random_resnet("resnet18", size=32)))
+    for arguments, words, code in (
+        ([], "usage: ovsw-classify", 2),
+        ([model], "usage: ovsw-classify", 2),
+        (["--tpo", "1", model, good], "unknown option --tpo", 2),
+        (["--top", "0", model, good], "--top is '0'", 2),
+        (["--threads=2x", model, good], "--threads is '2x'", 2),
+        ([model, good, "--top"], "--top needs a value", 2),
+        (["--threads", "257", model, good], "257", 1),
+        (["--isa", "mmx", model, good], "mmx", 1),
+        (["--memory-limit", "1", tmp_path / "large.bnn", good], "limit", 1),
+        ([tmp_path / "no.bnn", good], "no.bnn: no such file", 1),
+        ([tmp_path / "cut.bnn", good], "cut.bnn: truncated", 1),
+        ([model, tmp_path / "no.ppm"], "no.ppm: cannot be opened", 1),
+        ([model, tmp_path], "cannot be read", 1),
+        ([model, tmp_path / "deep.pgm"], "deep.pgm: has pixels up to 65535, expected 255", 1),
+        ([model, tmp_path / "huge.ppm"], "is too large: 89478485 x 2 pixels", 1),
+        ([model, tmp_path / "short.ppm"], "short.ppm: is cut short", 1),
+        ([model, tmp_path / "empty.ppm"], "has no pixels", 1),
+        ([model, tmp_path / "text.png"], "is no binary PPM", 1),
+        ([model, tmp_path / "few.raw"], "has 3 bytes, the network takes 3072", 1),
+        ([model, altered("cut.bmp", 10, 200)], "is cut short", 1),
+        ([model, altered("os2.bmp", 14, 12)], "OS/2", 1),
+        ([model, altered("bits.bmp", 28, 4)], "has 4 bits per pixel", 1),
+        ([model, altered("rle.bmp", 30, 1)], "is compressed", 1),
+        ([model, altered("palette.bmp", 28, 8)], "palette", 1),
+        ([model, altered("wide.bmp", 18, 0, 0, 0, 127)], "is too large", 1),
+        ([model, altered("negative.bmp", 18, 0, 0, 0, 255)], "its width is", 1),
+    ):
+        done = execute(*EMULATOR, runner, *arguments)
+        assert done.returncode == code, (arguments, done.stderr)
+        assert words in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        assert not done.stdout
+    both = execute(*EMULATOR, runner, "--json", model, good, tmp_path / "few.raw")
+    assert both.returncode == 1
+    assert [sorted(r) for r in json.loads(both.stdout)["results"]] == [["image", "top"], ["error", "image"]]
+
+
 def test_static_library(library: Path, tmp_path: Path) -> None:
     """Complete by itself; the program then needs nothing of ours at run time."""
     prefix = library / "static"
@@ -266,3 +388,19 @@ def test_the_programs_in_the_docs(shared: Path, tmp_path: Path) -> None:
         run(f"{TOOLS}{compiler}", f"-std={standard}", *warnings, source, *flags, where, "-o", tmp_path / language)
         shown = run(*EMULATOR, tmp_path / language, TINY)
         np.testing.assert_allclose([float(line.split()[-1]) for line in shown.splitlines()], logits, rtol=1e-5)
+
+
+@pytest.mark.skipif(not ARM64, reason="`make test-arm64` runs it")
+def test_the_commands_for_another_machine(tmp_path: Path) -> None:
+    """As docs/cross_compile.md has them; the program is one file and answers as here."""
+    text = (ROOT / "docs" / "cross_compile.md").read_text()
+    (cross, emulated) = (re.findall(rf"^```sh {w}\n(.*?)^```", text, re.M | re.S)[0] for w in ("cross", "emulated"))
+    run("bash", "-euc", f"cd '{ROOT}'\n" + cross.replace("build/pi", str(tmp_path)))
+    program = tmp_path / "install" / "bin" / "ovsw-classify"
+    assert "NEEDED" not in run(f"{TOOLS}readelf", "-d", program)
+    Image.open(zoo.pictures()["cat"]).convert("RGB").save(tmp_path / "cat.ppm")
+    shutil.copy(zoo.path("cresnet20-cifar10"), tmp_path / "model.bnn")
+    commands = f"cd '{tmp_path}'\n" + emulated.replace("build/pi", str(tmp_path))
+    expected = Engine(tmp_path / "model.bnn").classify(tmp_path / "cat.ppm", 3)
+    lines = ["cat.ppm", *(f"  {100 * p:6.2f} %  {label}" for label, p in expected)]
+    assert run("bash", "-euc", commands).splitlines() == lines * 2

@@ -181,3 +181,21 @@ def test_devices_are_no_files_to_overwrite(folder: Folder) -> None:
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
     assert main([str(folder.checkpoint), "-o", "/dev/full", *quick]) == 1
     assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
+
+
+@pytest.mark.parametrize("what", ["source", "output"])
+def test_only_onnx_files_need_onnx(
+    what: str, folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.save(state_of(R20, 10))
+    for name in [name for name in sys.modules if name.split(".")[0] == "onnx"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    path = folder.output.with_suffix(".onnx")
+    source, output = (path, folder.output) if what == "source" else (folder.checkpoint, path)
+    assert main([str(source), "-o", str(output), "--mean", "cifar10"]) == 2
+    assert capsys.readouterr().err == (
+        f"ovsw-export: error: {path}: onnx is needed for such files: pip install 'ovsw[onnx]'\n"
+    )
+    quick = ("--mean", "cifar10", "--numerics", "float", "--verify", "1")
+    assert main([str(folder.checkpoint), "-o", str(folder.output), *quick]) == 0
