@@ -14,6 +14,7 @@ import numpy as np
 
 from ovsw.cli import UsageError, command
 from ovsw.files import replace_file
+from ovsw.progress import Progress
 from ovsw.text import table
 from ovsw.train.recipe import from_dict
 
@@ -163,7 +164,9 @@ def main(args: argparse.Namespace) -> int:
         rows = [(name, f"{n:,}", f"{100 * share:.2f}") for name, n, share in compare(*paths)]
         print(table(("weight", "size", "signs that differ, %"), rows, right=(1, 2)))
         return 0
-    layers = load_run(paths[0])
+    with Progress(args.prog) as progress:
+        progress.step("loading torch and the run")
+        layers = load_run(paths[0])
     output = Path(args.output) if args.output else paths[0]
     if not output.is_dir():
         raise ValueError(f"the folder {output} does not exist")
