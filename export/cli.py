@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ovsw.cli import UsageError, command
 from ovsw.export.errors import VerifyError
+from ovsw.progress import Progress
 from ovsw.text import dims, table, visible
 
 if TYPE_CHECKING:
@@ -145,6 +146,12 @@ def main(args: argparse.Namespace) -> int:
     if args.output is None and args.explain is None:
         raise UsageError("nothing to do: -o OUT.bnn writes a file, --explain shows what would be in it")
     _settle(args)
+    with Progress(args.prog) as progress:
+        return _export(args, progress)
+
+
+def _export(args: argparse.Namespace, progress: Progress) -> int:
+    progress.step("loading torch")
     from ovsw.export.pipeline import ExportOptions, check_target, open_source, prepare
 
     chosen = ExportOptions(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ExportOptions)})
@@ -152,16 +159,23 @@ def main(args: argparse.Namespace) -> int:
         check_target(args.output, args.force, args.source)
     if args.explain not in (None, "-"):
         check_target(args.explain, args.force, args.source)
-    prepared = prepare(open_source(args.source, chosen), chosen, str(args.output).endswith(".onnx"))
+    progress.step(f"reading {args.source}")
+    source = open_source(args.source, chosen)
+    progress.step("building the file")
+    prepared = prepare(source, chosen, str(args.output).endswith(".onnx"))
+    progress.clear()
     if args.explain is not None:
         _explain(prepared, args.explain)
     if args.output is None:
         return 0
+    progress.step("comparing the file with the original")
     try:
         report = prepared.write(Path(args.output))
     except VerifyError as e:
+        progress.clear()
         print(f"{args.prog}: {visible(f'{args.source}: {e}')}; nothing was written", file=sys.stderr)
         return 1
+    progress.clear()
     if report.not_integer:
         why = visible(report.not_integer)
         print(f"{args.prog}: exported as float, integers are not possible: {why}", file=sys.stderr)

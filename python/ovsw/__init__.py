@@ -9,11 +9,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from ovsw._version import __version__
 
+TYPE_CHECKING = False  # by this name checkers know it; typing itself takes longer to import than all that is here
 if TYPE_CHECKING:
     from ovsw.engine import Engine, Profile, ProfileRow, Step
     from ovsw.format import FormatError
@@ -21,9 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "FormatError", "Profile", "ProfileRow", "Step", "__version__"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
     return getattr(importlib.import_module("ovsw.format" if name == "FormatError" else "ovsw.engine"), name)
 
 

@@ -203,19 +203,28 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 def isa(text: str) -> str:
     """The type of `--isa`: a kernel table that this build has and this CPU supports."""
+    if text not in _isas():
+        raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(_isas())}, which this build has for this CPU")
+    return text
+
+
+def _isas() -> list[str]:
     from ovsw import cpu
 
-    if text not in cpu.supported_isas():
-        known = ", ".join(cpu.supported_isas())
-        raise argparse.ArgumentTypeError(f"'{text}' is none of {known}, which this build has for this CPU")
-    return text
+    return cpu.supported_isas()
+
+
+def offer(action: argparse.Action, names: Callable[[], list[str]]) -> None:
+    """A shell that completes this argument offers these names; others may be valid, too."""
+    action.names = names  # type: ignore[attr-defined]
 
 
 def add_engine(p: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """`--threads` and `--isa`, of commands that make an Engine."""
     count = whole(1, MAX_THREADS)
     p.add_argument("--threads", metavar="N", type=count, default=1, help="threads per image (default: %(default)s)")
-    p.add_argument("--isa", metavar="ISA", type=isa, help="kernel table to use (default: the best for this CPU)")
+    about = "kernel table to use (default: the best for this CPU)"
+    offer(p.add_argument("--isa", metavar="NAME", type=isa, help=about), _isas)
 
 
 def add_memory_limit(p: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:

@@ -6,9 +6,7 @@ import argparse
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
 
-from ovsw import cpu, zoo
 from ovsw.cli import COMMANDS, Main, command
 
 SHELLS = ("bash", "zsh", "fish")
@@ -53,37 +51,18 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _complete(part: argparse.ArgumentParser) -> None:
-    """Says what the arguments of a command are, going by the words that stand for them in its help."""
+    """Says what the arguments of a command are: names that it offers, or files, going by the words of its help."""
     import shtab
 
     for action in part._actions:
-        word = str(action.metavar or "")
-        if word in _NAMES:
-            action.choices = _NAMES[word]()
+        word, names = str(action.metavar or ""), getattr(action, "names", None)
+        if names is not None:
+            action.choices = names()
         elif word == "DIR":
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
         elif any(file in word for file in _FILES):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
 
-
-def _recipes() -> list[str]:
-    from ovsw.train.recipe import recipes
-
-    return [recipe.name for recipe in recipes()]
-
-
-def _experiments() -> list[str]:
-    from ovsw.repro.plan import load_plan
-
-    return [*load_plan("cpu").experiments, "all"]
-
-
-_NAMES: dict[str, Callable[[], list[str]]] = {
-    "RECIPE": _recipes,
-    "EXPERIMENT": _experiments,
-    "NETWORK": zoo.names,
-    "ISA": cpu.supported_isas,
-}
 
 if __name__ == "__main__":
     sys.exit(main(None))

@@ -25,6 +25,10 @@ class Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Makes room for other words."""
         self._draw("")
 
     def __call__(self, what: str, done: int = 0, total: int = 0) -> None:
@@ -40,6 +44,11 @@ class Progress:
             self._draw(line)
         else:
             print(line, file=sys.stderr, flush=True)
+
+    def step(self, what: str) -> None:
+        """Something begins that cannot say how far it is: a terminal sees at once what it is waiting for."""
+        if sys.stderr.isatty():
+            self._draw(visible(f"{self.prog}: {what} ..."))
 
     def _draw(self, line: str) -> None:
         """Over what is there."""

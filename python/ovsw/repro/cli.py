@@ -11,7 +11,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ovsw.cli import UsageError, command, whole
+from ovsw.cli import UsageError, command, offer, whole
 from ovsw.files import made_folder, replace_file
 from ovsw.repro.plan import SCALES, Experiment, Plan, Run, load_plan
 from ovsw.repro.pool import How, Job, run_jobs
@@ -30,7 +30,9 @@ the tables and pictures again from it.
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("experiment", metavar="EXPERIMENT", nargs="?", help="table1 .. figure26, appendix-a, chaos, or all")
+    about = "table1 .. figure26, appendix-a, chaos, or all"
+    experiment = p.add_argument("experiment", metavar="EXPERIMENT", nargs="?", help=about)
+    offer(experiment, lambda: [*load_plan("cpu").experiments, "all"])
     p.add_argument("--list", action="store_true", help="show the experiments, what they cost and what is comparable")
     p.add_argument("--redraw", metavar="DIR", help="only draw again what DIR/EXPERIMENT, or a copy of it, holds")
     what = p.add_argument_group("what is run")

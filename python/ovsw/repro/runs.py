@@ -161,4 +161,8 @@ def locked(folder: Path) -> Iterator[None]:
             pass
         except OSError:
             raise RuntimeError(f"{folder}: another ovsw-repro is at work there") from None
-        yield
+        try:
+            yield
+        finally:
+            if [path.name for path in folder.iterdir()] == [".lock"]:  # nothing was run
+                (folder / ".lock").unlink()

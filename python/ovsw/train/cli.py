@@ -6,14 +6,16 @@ import argparse
 import sys
 from pathlib import Path
 
-from ovsw.cli import INTERRUPTED, UsageError, command
+from ovsw.cli import INTERRUPTED, UsageError, command, offer
 from ovsw.files import made_folder
+from ovsw.progress import Progress
 from ovsw.text import table
 from ovsw.train.recipe import load_recipe, recipes, set_values
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name, or a .toml file")
+    recipe = p.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name, or a .toml file")
+    offer(recipe, lambda: [recipe.name for recipe in recipes()])
     p.add_argument("--list", action="store_true", help="show all recipes with the paper's results")
     p.add_argument("--data", metavar="DIR", help="where the data set lies")
     p.add_argument("-o", "--output", metavar="RUN", help="folder for checkpoints and metrics")
@@ -50,8 +52,10 @@ def main(args: argparse.Namespace) -> int:
     folder = Path(args.output)
     if (folder / "last.pth").exists() and not args.resume:
         raise ValueError(f"{folder}: holds a run already; --resume goes on with it")
-    from ovsw.nn import native
-    from ovsw.train import trainer
+    with Progress(args.prog) as progress:
+        progress.step("loading torch")
+        from ovsw.nn import native
+        from ovsw.train import trainer
 
     native.keep_memory()
     seed = recipe.train.seeds[0] if args.seed is None else args.seed

@@ -14,6 +14,7 @@ import numpy as np
 
 from ovsw.cli import UsageError, command
 from ovsw.files import replace_file
+from ovsw.progress import Progress
 from ovsw.text import table
 from ovsw.train.recipe import from_dict
 
@@ -176,7 +177,9 @@ def main(args: argparse.Namespace) -> int:
     names = [p.resolve().name for p in paths]
     if len(set(names)) < len(names):
         raise ValueError(f"two runs are called {next(n for n in names if names.count(n) > 1)}; rename one folder")
-    runs = {name: load_run(p) for name, p in zip(names, paths)}
+    with Progress(args.prog) as progress:
+        progress.step("loading torch and the runs")
+        runs = {name: load_run(p) for name, p in zip(names, paths)}
     if len({tuple((layer.name, layer.start.size) for layer in layers) for layers in runs.values()}) > 1:
         raise ValueError(f"{', '.join(map(str, paths))}: are runs of different networks")
     output = Path(args.output) if args.output else paths[0]

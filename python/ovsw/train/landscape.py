@@ -112,10 +112,12 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"-o: {output} ends in none of {', '.join(_KINDS)}")
     if not output.parent.is_dir():
         raise ValueError(f"{output}: the folder {output.parent} does not exist")
-    from ovsw.datasets import MemorySet
-    from ovsw.nn.checkpoint import damaged, read_run
-    from ovsw.train import augment
-    from ovsw.train.trainer import build_model, open_data
+    with Progress(args.prog) as progress:
+        progress.step("loading torch")
+        from ovsw.datasets import MemorySet
+        from ovsw.nn.checkpoint import damaged, read_run
+        from ovsw.train import augment
+        from ovsw.train.trainer import build_model, open_data
 
     checkpoint = read_run(Path(args.checkpoint))
     with damaged(Path(args.checkpoint)):
