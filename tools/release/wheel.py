@@ -47,6 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--arm64", action="store_true", help="only the wheel, for aarch64")
     args = p.parse_args(argv)
     env = environment(args.arm64)
+    os.umask(0o022)  # auditwheel packs folders with the modes that it unpacked them with
     with tempfile.TemporaryDirectory() as scratch:
         kinds = ["--wheel"] if args.arm64 else []  # both, the wheel from the sdist
         run(sys.executable, "-m", "build", "--no-isolation", *kinds, "--outdir", scratch, env=env)
