@@ -101,7 +101,7 @@ reproducible: $(VENV)/.dev
 lock: $(VENV)/.dev
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
 	  --no-emit-index-url --override requirements/without.txt pyproject.toml requirements/dev.in \
-	  --extra export --extra train --extra bench --extra dev --extra mutation -o requirements/dev.txt
+	  --extra export --extra train --extra bench --extra dev --extra docs --extra mutation -o requirements/dev.txt
 
 # The development set-up includes the plain one. What it installs is pinned and checked, but for torch's own build.
 $(VENV)/.run: $(NATIVE) $(PROJECT)

@@ -22,7 +22,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-EXTRAS = ("export", "train", "bench", "dev", "mutation")
+EXTRAS = ("export", "train", "bench", "dev", "docs", "mutation")
 
 
 def name_of(requirement: str) -> str:
