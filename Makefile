@@ -12,7 +12,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 # Tests use all cores, up to four, and say what was skipped and why.
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
 
-.PHONY: help run test test-all test-arm64 count-arm64 lint format bench wheel reproducible lock clean
+.PHONY: help run test test-all test-arm64 count-arm64 lint format bench docs wheel reproducible lock clean
 .PHONY: fuzz soak faults numbers mutants check-sanitizers
 .PHONY: help run test test-all test-arm64 count-arm64 faults lint format bench wheel clean
 
@@ -26,6 +26,7 @@ help:
 	@echo "make lint    ruff, mypy, clang-format"
 	@echo "make format  reformat the code"
 	@echo "make bench   the deployment table: size and latency beside the other engines"
+	@echo "make docs    build the pages of docs/ as a site into build/site"
 	@echo "make wheel   build a wheel and an sdist into dist/, with a list of what is in them"
 	@echo "make reproducible  build both twice and compare the bytes"
 	@echo "make lock    the newest versions of what development needs, with checksums"
@@ -87,6 +88,10 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(BIN)/ovsw-bench
+
+docs: $(VENV)/.dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html; with its search: $(BIN)/python -m http.server -d build/site"
 
 # The date of everything in it is that of the commit.
 wheel: $(VENV)/.dev

@@ -12,6 +12,7 @@ import io
 import os
 import posixpath
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,15 +33,14 @@ LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 COMMANDS = "<!-- the help of every command -->"
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
+def on_startup(**_: Any) -> None:
     """The package as it is installed, export/ and bench/ inside ovsw/, for mkdocstrings to read."""
-    package = ROOT / "build" / "docs" / "ovsw"
-    package.mkdir(parents=True, exist_ok=True)
-    for target in (*(ROOT / "python" / "ovsw").iterdir(), ROOT / "export", ROOT / "bench"):
-        link = package / target.name
-        if not link.is_symlink():
-            link.symlink_to(target)
-    return config
+    package = ROOT / os.environ.get("OVSW_DOCS_PACKAGE", "build/docs") / "ovsw"
+    shutil.rmtree(package, ignore_errors=True)
+    only_python = shutil.ignore_patterns("*.so", "__pycache__", "data")
+    shutil.copytree(ROOT / "python" / "ovsw", package, ignore=only_python)
+    for part in ("export", "bench"):
+        shutil.copytree(ROOT / part, package / part, ignore=only_python)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
