@@ -53,6 +53,7 @@ test-arm64: $(VENV)/.dev
 	@$(BIN)/python tools/arm64/disasm.py
 	@$(BIN)/python tools/arm64/test.py
 	@OVSW_ARM64=1 $(BIN)/python -m pytest tests/cpp/test_library.py
+	@OVSW_ARM64=1 $(BIN)/python -m pytest tests/docs/test_code_blocks.py -k emulated
 
 count-arm64: $(VENV)/.dev
 	@PYTHON=$(BIN)/python tools/arm64/setup --peers

@@ -73,8 +73,9 @@ STAND_INS: dict[str, Callable[[Path], Any]] = {
 class Shell:
     """Runs the blocks of one page; Python's share their names."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, commands: Path = BIN) -> None:
         self.folder = folder
+        self.commands = commands
         self.names: dict[str, Any] = {"__name__": "__main__"}
 
     def run(self, block: Block) -> str:
@@ -87,7 +88,7 @@ class Shell:
         return self.python(block, text) if block.language == "python" else self.bash(block, text)
 
     def bash(self, block: Block, text: str) -> str:
-        environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "120"}
+        environment = {**os.environ, "PATH": f"{self.commands}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "120"}
         script = ["bash", "-euo", "pipefail", "-c", text]
         done = subprocess.run(
             script, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=HANGS, check=False
@@ -139,6 +140,34 @@ def test_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("page", [p for p in PAGES if is_slow(p)])
 def test_slow_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_page(page, tmp_path, monkeypatch, slow=True)
+
+
+@pytest.mark.skipif("OVSW_ARM64" not in os.environ, reason="needs the emulator: make test-arm64")
+@pytest.mark.parametrize(("cpu", "isa"), [("cortex-a72", "arm_neon"), ("cortex-a76", "arm_neon_dot")])
+def test_the_pi_page_on_an_emulated_cpu(cpu: str, isa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With commands that start an arm64 Python, as tools/arm64/setup makes it."""
+    page, python = "docs/raspberry_pi.md", ROOT / "build" / "arm64" / "python"
+    commands, folder = tmp_path / "bin", tmp_path / "home"
+    commands.mkdir()
+    folder.mkdir()
+    for name, entry in SCRIPTS.items():
+        module, function = entry.split(":")
+        call = f"import sys; from {module} import {function}; sys.exit({function}())"
+        (commands / name).write_text(f'#!/bin/sh\nexec {python} -c "{call}" "$@"\n')
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("QEMU_CPU", cpu)
+    for name in pages.stand_ins(page):
+        STAND_INS[name](folder / name)
+    shell = Shell(folder, commands)
+    printed = []
+    for block in pages.blocks(page):
+        if block.language == "python":
+            run = [str(python), "-c", block.text]
+            printed.append(subprocess.run(run, cwd=folder, capture_output=True, text=True, check=True).stdout)
+        elif block.not_run is None:
+            printed.append(shell.run(block))
+    assert len(printed) == 3
+    assert printed[-1].split()[-1] == isa
 
 
 @pytest.mark.parametrize("page", PAGES)
