@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 NATIVE := $(shell find csrc kernels -name '*.cc' -o -name '*.h' -o -name '*.in') CMakeLists.txt
 PROJECT := setup.py pyproject.toml constraints.txt python/ovsw/_version.py
 CXX_FILES := $(filter %.cc %.h,$(NATIVE)) \
-  $(wildcard include/*.h* cli/* tests/cpp/*.[ch]* tests/fuzz/*.cc tests/fuzz/*.h examples/*/*.c* tools/arm64/*.c)
+  $(wildcard include/*.h* tests/cpp/*.[ch]* tests/fuzz/*.cc tests/fuzz/*.h examples/*/*.c* tools/arm64/*.c)
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 
 STEP := @tools/step
@@ -14,7 +14,7 @@ STEP := @tools/step
 # Tests use all cores, up to four, and say what was skipped and why. Unbuffered: dots come at once in a pipe, too.
 PYTEST := $(BIN)/python -u -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
 
-.PHONY: help run test test-all test-arm64 count-arm64 lint format bench wheel wheel-arm64 reproducible lock clean
+.PHONY: help run test test-all test-arm64 count-arm64 lint format bench docs wheel wheel-arm64 reproducible lock clean
 .PHONY: types fuzz soak faults numbers mutants check-sanitizers
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo "make lint    ruff, mypy, clang-format; workflows, Dockerfile, CITATION.cff"
 	@echo "make format  reformat the code"
 	@echo "make bench   the deployment table: size and latency beside the other engines"
+	@echo "make docs    build the pages of docs/ as a site into build/site"
 	@echo "make wheel   build a wheel and an sdist into dist/, with a list of what is in them"
 	@echo "make wheel-arm64  a wheel for aarch64 by cross compilation, checked on emulated CPUs (Debian 12)"
 	@echo "make reproducible  build both twice and compare the bytes"
@@ -55,6 +56,7 @@ test-arm64: $(VENV)/.dev
 	@$(BIN)/python tools/arm64/disasm.py
 	@$(BIN)/python tools/arm64/test.py
 	@OVSW_ARM64=1 $(BIN)/python -m pytest tests/cpp/test_library.py
+	@OVSW_ARM64=1 $(BIN)/python -m pytest tests/docs/test_code_blocks.py -k emulated
 
 count-arm64: $(VENV)/.dev
 	@PYTHON=$(BIN)/python tools/arm64/setup --peers
@@ -98,6 +100,10 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@$(BIN)/ovsw-bench
 
+docs: $(VENV)/.dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html; with its search: $(BIN)/python -m http.server -d build/site"
+
 wheel: $(VENV)/.dev
 	@$(BIN)/python tools/release/wheel.py dist
 
@@ -114,7 +120,7 @@ reproducible: $(VENV)/.dev
 lock: $(VENV)/.dev
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header --no-annotate \
 	  --no-emit-index-url --override requirements/without.txt pyproject.toml requirements/dev.in \
-	  --extra export --extra onnx --extra train --extra bench --extra dev --extra mutation -o requirements/dev.txt
+	  --extra export --extra onnx --extra train --extra bench --extra dev --extra docs --extra mutation -o requirements/dev.txt
 
 # The development set-up includes the plain one, which has no kernels for training. What it installs is pinned and checked, but for torch's own build.
 $(VENV)/.run: $(NATIVE) $(PROJECT) | $(VENV)

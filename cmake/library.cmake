@@ -49,7 +49,7 @@ install(FILES ${PROJECT_BINARY_DIR}/ovswConfig.cmake ${PROJECT_BINARY_DIR}/ovswC
 install(FILES ${PROJECT_BINARY_DIR}/ovsw.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 if(OVSW_CLI)
-  add_executable(ovsw-classify cli/classify.cc cli/picture.cc cli/scale.cc)
+  add_executable(ovsw-classify csrc/cli/classify.cc csrc/cli/picture.cc csrc/cli/scale.cc)
   target_link_libraries(ovsw-classify PRIVATE ovsw::ovsw ovsw_base)
   if(BUILD_SHARED_LIBS)  # it finds the library that is installed with it, wherever both are moved
     file(RELATIVE_PATH to_library ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})

@@ -25,7 +25,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-EXTRAS = ("export", "onnx", "train", "bench", "dev", "mutation")
+EXTRAS = ("export", "onnx", "train", "bench", "dev", "docs", "mutation")
 
 
 def name_of(requirement: str) -> str:

@@ -206,7 +206,7 @@ def card(e: Entry) -> str:
     )
     lines = [f"# {e.name}", "", f"{e.title}, a binary network: weights and activations of one bit.", ""]
     lines += ["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in facts)]
-    lines += ["", "## Use", "", "```", f"ovsw-run {e.name} photo.jpg", f"ovsw-zoo {e.name} --check", "```", ""]
+    lines += ["", "## Use", "", "```bash", f"ovsw-run {e.name} photo.jpg", f"ovsw-zoo {e.name} --check", "```", ""]
     lines += [
         "It is there to try the engine, to measure it and to test it: small, trained on public data, with an answer",
         "that can be checked by eye. It is not meant for decisions about anything or anybody.",
@@ -222,7 +222,7 @@ def card(e: Entry) -> str:
     by_class = zip(e.classes, e.right_by_class, e.images_by_class)
     lines += [f"| {name} | {right:,} | {images:,} |" for name, right, images in by_class]
     lines += ["", "Most frequent mistakes: " + "; ".join(f"{a} taken for {b}, {n}" for a, b, n in e.mistakes) + "."]
-    lines += ["", "## Training", "", "```", *_training(e), "```"]
+    lines += ["", "## Training", "", "```bash", *_training(e), "```"]
     return "\n".join(lines) + "\n"
 
 

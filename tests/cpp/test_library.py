@@ -26,6 +26,7 @@ from ovsw.bench.random_nets import random_resnet
 from ovsw.cpu import supported_isas
 
 from support import DATA, ROOT
+from support.pages import blocks
 
 TINY = DATA / "tiny.bnn"
 ARM64 = os.environ.get("OVSW_ARM64") == "1"
@@ -393,8 +394,7 @@ def test_the_programs_in_the_docs(shared: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(not ARM64, reason="`make test-arm64` runs it")
 def test_the_commands_for_another_machine(tmp_path: Path) -> None:
     """As docs/cross_compile.md has them; the program is one file and answers as here."""
-    text = (ROOT / "docs" / "cross_compile.md").read_text()
-    (cross, emulated) = (re.findall(rf"^```sh {w}\n(.*?)^```", text, re.M | re.S)[0] for w in ("cross", "emulated"))
+    (cross, emulated) = (b.text for b in blocks("docs/cross_compile.md") if b.not_run == "make test-arm64 runs it")
     run("bash", "-euc", f"cd '{ROOT}'\n" + cross.replace("build/pi", str(tmp_path)))
     program = tmp_path / "install" / "bin" / "ovsw-classify"
     assert "NEEDED" not in run(f"{TOOLS}readelf", "-d", program)

@@ -198,6 +198,6 @@ def test_limits() -> None:
 def test_bit_order_example() -> None:
     row = np.zeros(70, np.bool_)
     row[[0, 2, 9, 64, 69]] = True
-    shown = re.search(r"^```\n(.*?)```", section("Bits"), re.M | re.S)
+    shown = re.search(r"^```text\n(.*?)```", section("Bits"), re.M | re.S)
     assert shown
     assert bytes.fromhex(shown.group(1)) == bnn.pack_bits(row).tobytes()

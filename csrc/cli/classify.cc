@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/picture.h"
-#include "cli/scale.h"
+#include "csrc/cli/picture.h"
+#include "csrc/cli/scale.h"
 #include "csrc/base/json.h"
 #include "csrc/base/utf8.h"
 #include "include/ovsw.hpp"

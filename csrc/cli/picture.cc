@@ -1,4 +1,4 @@
-#include "cli/picture.h"
+#include "csrc/cli/picture.h"
 
 #include <cerrno>
 #include <cstdio>

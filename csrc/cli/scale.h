@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "cli/picture.h"
+#include "csrc/cli/picture.h"
 
 namespace ovsw::cli {
 
