@@ -10,7 +10,7 @@ class ExportError(ValueError):
 
     def __init__(self, summary: str, problems: Sequence[str] = ()) -> None:
         super().__init__("\n  ".join([summary, *problems]))
-        self.problems = list(problems)
+        self.summary, self.problems = summary, list(problems)
 
 
 class VerifyError(RuntimeError):

@@ -134,7 +134,9 @@ def _shapes(name: str, classes: int, input_size: int) -> tuple[dict[str, tuple[i
     with torch.device("meta"):
         model = create(name, classes, input_size=input_size)
     layers = binary_layers(model).items()
-    scales = {name + _SCALE: (layer.out_channels,) for name, layer in layers if isinstance(layer, BinaryConv2d)}
+    scales: dict[str, tuple[int, ...]] = {
+        name + _SCALE: (layer.out_channels,) for name, layer in layers if isinstance(layer, BinaryConv2d)
+    }
     return {key: tuple(value.shape) for key, value in model.state_dict().items()}, scales
 
 

@@ -238,11 +238,14 @@ def memory_limit(args: argparse.Namespace) -> int | None:
 
 
 def message(e: Exception) -> str:
-    """The text of an error, on one line; the system's own say which file they are about."""
+    """The text of an error, on one line; the system's own say which file they are about. A list of problems has a line
+    for each."""
     if isinstance(e, MemoryError):
         return visible(str(e) or "out of memory")
     if isinstance(e, OSError) and e.filename is not None and e.strerror:
         return visible(f"{e.filename}: {e.strerror}")
+    if problems := getattr(e, "problems", None):
+        return "\n  ".join(map(visible, [e.summary, *problems]))  # type: ignore[attr-defined]
     return visible(str(e) or type(e).__name__)
 
 

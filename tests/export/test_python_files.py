@@ -183,3 +183,7 @@ def test_weights_that_do_not_fit(folder: Path, capsys: pytest.CaptureFixture[str
     ):
         assert words in err
     assert not (folder / "m.bnn").exists()
+    lines = err.splitlines()
+    assert lines[0].endswith(f"{len(lines) - 1} problem(s):")
+    assert len(lines) > 2
+    assert all(line.startswith("  ") for line in lines[1:])
