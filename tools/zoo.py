@@ -82,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
         )
     if around and zoo.DEFAULT in entries:
         found = demo.answers(Engine(folder / entries[zoo.DEFAULT].file), demo.pictures())
-        shown = f"{README[0]}\n```\n{demo.as_table(found)}\n```\n{README[1]}"
+        shown = f"{README[0]}\n```text\n{demo.as_table(found)}\n```\n{README[1]}"
         replace_file(readme, shown.join(around).encode())
     return 0
 

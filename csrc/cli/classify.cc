@@ -12,10 +12,10 @@
 #include <string_view>
 #include <vector>
 
-#include "csrc/cli/picture.h"
-#include "csrc/cli/scale.h"
 #include "csrc/base/json.h"
 #include "csrc/base/utf8.h"
+#include "csrc/cli/picture.h"
+#include "csrc/cli/scale.h"
 #include "include/ovsw.hpp"
 
 namespace ovsw::cli {

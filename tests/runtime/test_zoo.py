@@ -163,7 +163,7 @@ def test_earlier_runs(name: str) -> None:
 def test_readme_shows_what_the_network_says() -> None:
     """tools/zoo.py has written it since the network or the pictures were replaced."""
     text = (ROOT / "README.md").read_text().partition("<!-- the demo's answers, by tools/zoo.py -->")[2]
-    lines = text.partition("<!-- end of the demo's answers -->")[0].strip("`\n").splitlines()
+    lines = text.partition("<!-- end of the demo's answers -->")[0].strip("`\n").removeprefix("text\n").splitlines()
     pictures = [*zoo.pictures().items(), ("cat", Path(PHOTO))]
     engine, right = zoo.load(), 0
     for (truth, path), line in zip(pictures, lines[2:]):
