@@ -226,6 +226,10 @@ ADD = [node("Add", "x x", "y")]
         (lambda: network([node("Add", "x w", "y")], {"w": np.array(["a"])}), "tensor 'w' is of type STRING"),
         (lambda: network([]), "without a network"),
         (lambda: network([node("Sigmoid", "x x", "y")]), r"the_sigmoid \(Sigmoid\)"),
+        (
+            lambda: network([node("AveragePool", "x", "y", kernel_shape=[2, 2], dilations=[1, 2])]),
+            "is an average pool with dilation",
+        ),
         (lambda: network([node("Transpose", "x", "y", perm=[0, 1])]), r"the_transpose \(Transpose\)"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -260,3 +261,15 @@ def test_steps_before_a_classifier_are_the_most_that_fit(peak: float, steps: flo
     quantizer: Any = SimpleNamespace(scales=SimpleNamespace(for_linear=lambda op: True), warnings=[])
     assert _Quantizer.for_classifier(quantizer, SimpleNamespace(act=None, name="x"), peak) == steps
     assert quantizer.warnings == []
+
+
+def test_the_table_of_a_sigmoid_by_hand() -> None:
+    """257 points over all that 16 bits hold, here in steps of 1/2048 from 0.25 of a step on."""
+    quantizer: Any = SimpleNamespace(scales=SimpleNamespace(after=lambda op: 30000.0))
+    lowered: Any = SimpleNamespace(centre=np.array([0.25, 0.25]), steps=2048.0, constants={})
+    op: Any = SimpleNamespace(value=SimpleNamespace(shape=(2, 1, 1)))
+    _Quantizer.beyond(quantizer, op, SimpleNamespace(kind="sigmoid"), lowered)  # type: ignore[arg-type]
+    kind, table = lowered.constants["slope"]
+    assert (kind, lowered.act, len(table)) == ("i16", "table", 257)
+    for i in (0, 1, 100, 128, 129, 255, 256):
+        assert table[i] == round(30000 / (1 + math.exp(-((i - 128) * 256 + 0.25) / 2048)))

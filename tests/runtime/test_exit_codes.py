@@ -323,3 +323,13 @@ def test_a_reader_that_has_seen_enough() -> None:
     done = subprocess.run([str(BIN / "ovsw"), "zoo", "--json"], stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_reader_that_has_left() -> None:
+    """Such as `head`: no error, and nothing is said when Python ends and writes what it still has."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "ovsw", "zoo", "--json"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=HANGS)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -30,6 +30,8 @@ def test_input_of_another_size() -> None:
     [
         ("vggsmall", 8192, 32),
         ("vggsmall", 32768, 64),
+        ("rbnn_vggsmall", 32768, 64),
+        ("recu_vggsmall", 32768, 64),
         ("vggsmall", 512 * 25 + 1, 32),
         ("vggsmall", 0, 32),
         ("resnet18", 8192, 224),

@@ -454,6 +454,19 @@ def test_the_best_epochs_file(
 # The line under a running epoch
 
 
+def test_what_is_said_after_an_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trainer.train(trainer.start(recipe_of("train.epochs=1"), tmp_path, 7), None, quiet=False)
+    (row,) = rows_of(tmp_path)
+    share = {name: 100 * row[name] for name in ("flip_rate", "silent_share", "never_flipped")}
+    assert min(share.values()) > 1  # so that another factor shows
+    said = (
+        f"epoch 1/1: loss {row['loss']:.4f}, train {row['train_acc1']:.2f} %, test {row['test_acc1']:.2f} %, "
+        f"flips {share['flip_rate']:.2f} %, silent {share['silent_share']:.1f} %, "
+        f"never flipped {share['never_flipped']:.1f} %, "
+    )
+    assert said in capsys.readouterr().out
+
+
 def test_the_bar_says_how_long_the_run_will_take(tmp_path: Path) -> None:
     """5 of 20 steps of the second of three epochs took 10 s: 15 more of this one, 20 of the third, 2 s each."""
     run = trainer.start(recipe_of(), tmp_path, 7)
