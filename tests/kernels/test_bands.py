@@ -20,7 +20,7 @@ CASES = {
     "bits": ("bits", (800, 400, 64), 40, (3, 3), (1, 1), (1, 1), 8),
     "bits, up to 16 channels": ("bits", (700, 500, 70), 9, (3, 3), (1, 2), (1, 1), 9),
     "bits, several panels": ("bits", (500, 300, 130), 200, (1, 3), (2, 2), (0, 1), 17),
-    "bits, wide patches": ("bits", (100, 100, 4000), 3, (3, 3), (3, 3), (1, 1), 500),
+    "bits, wide patches that just pass a cache line": ("bits", (100, 100, 3648), 3, (3, 3), (3, 3), (1, 1), 456),
 }
 
 
