@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <new>
 #include <string>
 #include <vector>
@@ -72,11 +73,16 @@ void test(const char* folder, const char* name, int threads, const char* isa) {
 
 int main(int argc, char** argv) {
   CHECK(argc == 3);
-  const std::string zoo = std::string(argv[1]) + "/../../python/ovsw/data/zoo";
+  const std::filesystem::path folder = std::filesystem::path(argv[1]) / "../../python/ovsw/data/zoo";
+  std::vector<std::string> networks;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".bnn") networks.push_back(entry.path().filename().string());
+  }
+  CHECK(!networks.empty());
   for (const int threads : {1, 2, 8}) {
     for (const char* isa : {"portable", "x86_avx2", "x86_avx512", "arm_neon", "arm_neon_dot", ""}) {
       test(argv[1], "tiny.bnn", threads, isa);
-      test(zoo.c_str(), "cresnet20-cifar10-00fbdf06.bnn", threads, isa);
+      for (const std::string& name : networks) test(folder.c_str(), name.c_str(), threads, isa);
     }
   }
 }

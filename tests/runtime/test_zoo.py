@@ -144,7 +144,7 @@ def test_cards(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert f"| {label} | {right:,} | {images:,} |" in card
     for was, answered, times in entry.mistakes:
         assert f"{was} taken for {answered}, {times}" in card
-    commands = card.split("```")[-2].replace("\\\n", " ").strip().splitlines()[1::2]
+    commands = card.split("```bash\n")[-1].removesuffix("```\n").replace("\\\n", " ").splitlines()[1::2]
     assert [command.split()[:2] for command in commands] == [
         ["ovsw-train", recipe] for recipe in [*(step.recipe for step in entry.before), entry.recipe]
     ]
