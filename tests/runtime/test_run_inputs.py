@@ -18,6 +18,7 @@ from ovsw import progress, run, zoo
 from ovsw.progress import Progress
 
 from support import ROOT
+from support.terminal import sent
 
 PHOTO = ROOT / "bench" / "data" / "cat.jpg"
 OVSW = str(Path(sys.executable).parent / "ovsw")
@@ -117,17 +118,8 @@ def shown(*arguments: str, **environment: str) -> str:
         [OVSW, *arguments], stdout=slave, stderr=subprocess.DEVNULL, env={**known, "TERM": "xterm", **environment}
     ):
         os.close(slave)
-        output = b""
-        while True:
-            try:
-                part = os.read(master, 65536)
-            except OSError:  # Linux says so when the last one has closed it
-                break
-            if not part:
-                break
-            output += part
-    os.close(master)
-    return output.replace(b"\r\n", b"\n").decode()
+        output = sent(master)
+    return output.decode()
 
 
 def test_pictures_in_a_terminal(folder: Path) -> None:

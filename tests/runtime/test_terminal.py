@@ -20,6 +20,7 @@ from ovsw.text import table, visible
 
 from support import ROOT
 from support.models import RandomModel
+from support.terminal import sent
 
 PHOTO = ROOT / "bench" / "data" / "cat.jpg"
 TITLE = "\x1b]0;owned\x07"
@@ -72,17 +73,7 @@ def in_terminal(*command: str) -> tuple[int, bytes]:
     program, *rest = command
     process = subprocess.Popen([str(BIN / program), *rest], stdout=slave, stderr=slave, stdin=slave)
     os.close(slave)
-    output = b""
-    while True:
-        try:
-            part = os.read(master, 65536)
-        except OSError:  # Linux says so when the last one has closed it
-            break
-        if not part:
-            break
-        output += part
-    os.close(master)
-    output = output.replace(b"\r\n", b"\n")
+    output = sent(master)
     return process.wait(timeout=900), re.sub(rb"\r[ -~]*(?=\r)|\r", b"", output)
 
 
