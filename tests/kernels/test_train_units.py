@@ -15,3 +15,14 @@ def test_units(isa: str, size: tuple[int, int, int]) -> None:
     for threads in (1, 3):
         for got, first in zip(NativeUnit(*size, threads=threads, isa=isa).run(), expected):
             np.testing.assert_array_equal(got, first)
+
+
+@pytest.mark.parametrize(("place", "size"), [(0, 0), (1, 8), (2, 24), (3, 0), (4, 0), (4, 1 << 20), (5, 3)])
+def test_sizes_that_have_no_kernels(place: int, size: int) -> None:
+    """Images, channels in and out, height, width, stride: each is looked at."""
+    unit = NativeUnit()
+    shape = list(unit.shape)
+    shape[place] = size
+    nothing = (0,) * 4
+    with pytest.raises(ValueError, match="no training kernels for a unit of these sizes"):
+        unit.kernels.forward(tuple(shape), 1, *nothing, None, -1.0, 1.0, 1e-8, False, *nothing)
