@@ -23,7 +23,6 @@ help:
 	@echo "make test-all     the same with those tests that take long"
 	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"
 	@echo "make count-arm64  instructions of one inference there, beside ncnn"
-	@echo "make faults  killed, out of disk, memory, files or threads: nothing lost, nothing half written"
 	@echo "make lint    ruff, mypy, clang-format; workflows, Dockerfile, CITATION.cff"
 	@echo "make format  reformat the code"
 	@echo "make bench   the deployment table: size and latency beside the other engines"
@@ -122,7 +121,8 @@ lock: $(VENV)/.dev
 	  --no-emit-index-url --override requirements/without.txt pyproject.toml requirements/dev.in \
 	  --extra export --extra onnx --extra train --extra bench --extra dev --extra docs --extra mutation -o requirements/dev.txt
 
-# The development set-up includes the plain one, which has no kernels for training. What it installs is pinned and checked, but for torch's own build.
+# The development set-up includes the plain one, which has no kernels for training. What it installs is pinned and
+# checked, but for torch's own build.
 $(VENV)/.run: $(NATIVE) $(PROJECT) | $(VENV)
 	$(STEP) "building the engine (40 s on two cores)" env OVSW_TRAIN=0 $(INSTALL) -c constraints.txt -e .
 	@touch $@
