@@ -18,9 +18,9 @@ from ovsw import Engine, zoo
 from ovsw import format as bnn
 from ovsw.bench.measure import interleaved
 from ovsw.bench.random_nets import random_resnet
-from ovsw.cli import UsageError, add_engine, command, whole
+from ovsw.cli import UsageError, add_engine, command, new_file, whole
 from ovsw.files import replace_file
-from ovsw.show import Row, colours, html_page, terminal_picture
+from ovsw.show import Row, beside, colours, html_page, terminal_picture
 from ovsw.text import table, visible
 
 NETWORKS = ("resnet18", "resnet34")
@@ -53,7 +53,7 @@ def options(p: argparse.ArgumentParser) -> None:
         nargs="?",
         help="a photo (default: ten test images of CIFAR-10, one of each class, and a cat)",
     )
-    p.add_argument("--html", metavar="FILE", type=Path, help="write the pictures with their answers as a web page")
+    p.add_argument("--html", metavar="FILE", type=new_file, help="write the pictures with their answers as a web page")
     add_engine(p)
     p.add_argument("--repeat", metavar="N", type=whole(1), default=30, help="runs to time (default: %(default)s)")
     p.add_argument("--save", metavar="DIR", help="keep the .bnn files of the random networks in this folder")
@@ -70,8 +70,6 @@ def options(p: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if args.save and not Path(args.save).is_dir():
         raise UsageError(f"--save: the folder {args.save} does not exist")
-    if args.html and not args.html.parent.is_dir():
-        raise UsageError(f"--html: the folder {args.html.parent} does not exist")
     entry, engine = zoo.entry(zoo.DEFAULT), zoo.load(zoo.DEFAULT, threads=args.threads, isa=args.isa)
     found = answers(engine, {args.image: ""} if args.image else pictures())
     print(f"{entry.about}\n")
@@ -121,14 +119,10 @@ def as_pictures(found: list[Answer], columns: int) -> str:
 
 def _cell(a: Answer) -> list[str]:
     """Lines that take `_CELL` columns each."""
-    picture = terminal_picture(Path(a.path), _PICTURE)
-    texts = ["", visible(Path(a.path).name, _CELL - _PICTURE - 4), ""]
-    texts += [f"{100 * p:3.0f} %  {visible(label)}"[: _CELL - _PICTURE - 4] for label, p in a.top]
-    texts += ["", a.verdict]
-    height = max(len(picture), len(texts))
-    picture += [" " * _PICTURE] * (height - len(picture))
-    texts += [""] * (height - len(texts))
-    return [f"{left}  {text:<{_CELL - _PICTURE - 2}}" for left, text in zip(picture, texts)]
+    room = _CELL - _PICTURE - 2
+    answers = [f"{100 * p:3.0f} %  {visible(label)}"[: room - 2] for label, p in a.top]
+    texts = ["", visible(Path(a.path).name, room - 2), "", *answers, "", a.verdict]
+    return beside(terminal_picture(Path(a.path), _PICTURE), texts, _PICTURE, room)
 
 
 def score(found: Iterable[Answer]) -> str:

@@ -201,6 +201,16 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     return parse
 
 
+def new_file(text: str) -> Path:
+    """The type of an option that names a file to write: in a folder that exists, and none itself."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist")
+    return path
+
+
 def isa(text: str) -> str:
     """The type of `--isa`: a kernel table that this build has and this CPU supports."""
     if text not in _isas():

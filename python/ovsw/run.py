@@ -7,19 +7,18 @@ import glob
 import json
 import sys
 from collections.abc import Iterator
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from ovsw import zoo
-from ovsw.cli import UsageError, add_engine, add_memory_limit, command, memory_limit, message, whole
+from ovsw.cli import UsageError, add_engine, add_memory_limit, command, memory_limit, message, new_file, whole
 from ovsw.engine import Engine
 from ovsw.files import replace_file
 from ovsw.image import ImageSource, read_image
 from ovsw.progress import Progress
-from ovsw.show import Row, colours, html_page, terminal_picture
+from ovsw.show import Row, beside, colours, html_page, terminal_picture
 from ovsw.text import visible
 
 SHOWN = 3  # answers beside a picture
@@ -41,7 +40,7 @@ def options(p: argparse.ArgumentParser) -> None:
     add_memory_limit(p)
     p.add_argument("--profile", action="store_true", help="also show where the time goes, for the first image")
     p.add_argument("--show", action="store_true", help="draw the pictures, in a terminal that has colours")
-    p.add_argument("--html", metavar="FILE", help="write a page with the pictures and their answers")
+    p.add_argument("--html", metavar="FILE", type=new_file, help="write a page with the pictures and their answers")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -56,8 +55,6 @@ def main(args: argparse.Namespace) -> int:
     model, inputs = split(args.inputs)
     if args.show and args.json:
         raise UsageError("--show and --json do not go together")
-    if args.html and (Path(args.html).is_dir() or not Path(args.html).parent.is_dir()):
-        raise UsageError(f"--html: {args.html} is a folder, or in one that does not exist")
     entry = zoo.entry(model) if zoo.known(model) else None
     engine = (zoo.load if entry else Engine)(model, threads=args.threads, isa=args.isa, memory_limit=memory_limit(args))
     if entry:
@@ -87,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
             if args.json:
                 progress("pictures", len(results))
             elif draws:
-                print("\n".join(beside(drawn, rows[-1])))
+                print(*(line.rstrip() for line in beside(drawn, _told(rows[-1]), _COLUMNS)), "", sep="\n")
             else:
                 print(visible(name))
                 for label, p in top[: args.top]:
@@ -98,7 +95,7 @@ def main(args: argparse.Namespace) -> int:
     if args.html:
         title = f"What {Path(model).name} says of {len(rows)} picture{'s' if len(rows) > 1 else ''}"
         replace_file(args.html, html_page(rows, title).encode())
-        print(f"{args.prog}: wrote {visible(args.html)}", file=sys.stderr)
+        print(f"{args.prog}: wrote {visible(str(args.html))}", file=sys.stderr)
     if args.profile and first is not None:
         print(f"\n{engine.profile(first)}", file=sys.stderr if args.json else sys.stdout)
     return 0 if all("top" in result for result in results) else 1
@@ -120,11 +117,10 @@ def expand(inputs: list[str]) -> Iterator[tuple[str, str]]:
         yield from ((name, "") for name in sorted(found)) if found else [(given, f"{given}: {problem}")]
 
 
-def beside(drawn: list[str], row: Row) -> list[str]:
-    """A picture and its answers, line by line; an empty line follows."""
+def _told(row: Row) -> list[str]:
+    """The lines beside a picture."""
     answers = [f"{100 * p:6.2f} %  {'█' * round(_BAR * p):<{_BAR}}  {visible(label)}" for label, p in row.top]
-    told = [visible(row.name), "", *answers]
-    return [*(f"{left}  {right}".rstrip() for left, right in zip_longest(drawn, told, fillvalue=" " * _COLUMNS)), ""]
+    return [visible(row.name), "", *answers]
 
 
 def split(inputs: list[str]) -> tuple[str, list[str]]:

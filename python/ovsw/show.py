@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape as html_escape
+from itertools import zip_longest
 from typing import TextIO
 
 import numpy as np
@@ -54,6 +55,12 @@ def terminal_picture(image: ImageSource, columns: int) -> list[str]:
         "".join(f"\x1b[38;{code(upper)};48;{code(lower)}m▀" for upper, lower in zip(*pair)) + _RESET
         for pair in zip(pixels[::2], pixels[1::2])
     ]
+
+
+def beside(picture: Sequence[str], texts: Sequence[str], columns: int, room: int = 0) -> list[str]:
+    """A picture of so many columns and lines of text to its right, which take at least `room` columns."""
+    pairs = zip_longest(picture, texts)
+    return [f"{left or ' ' * columns}  {(right or '').ljust(room)}" for left, right in pairs]
 
 
 def _rgb(pixel: list[int]) -> str:

@@ -38,7 +38,7 @@ MISTAKES = [
     ("run", "PHOTO --threads 1e9", 2, "--threads: '1e9'"),
     ("run", "PHOTO --isa abacus", 2, "--isa: 'abacus'"),
     ("run", "PHOTO --html folder", 2, "--html: folder is a folder"),
-    ("run", "PHOTO --html nowhere/a.html", 2, "--html: nowhere/a.html"),
+    ("run", "PHOTO --html nowhere/a.html", 2, "--html: the folder nowhere does not exist"),
     ("run", "PHOTO --show --json", 2, "do not go together"),
     ("demo", "nothing.jpg", 1, "nothing.jpg: no such image"),
     ("demo", "--repeat 0", 2, "--repeat: '0'"),
