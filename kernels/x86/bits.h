@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/x86/padding.h"
+#include "kernels/x86/vector.h"
 
 namespace ovsw::OVSW_ISA::x86 {
 
@@ -19,12 +20,17 @@ struct BitMap {
         pitch(tap_bytes * (s.in_w + 2 * s.pad_w)) {}
 };
 
-// Copies n pixels of `bytes` each, `from_step` apart, to places side by side.
+// Copies n pixels of `bytes` each, one to a word, to places side by side. Where they are 2 or 4 bytes, a register of
+// words at a time.
 template <int Bytes>
-OVSW_INLINE void copy_pixels(const std::uint8_t* from, std::int64_t from_step, int n, std::int64_t bytes,
-                             std::uint8_t* to) {
-  const std::int64_t size = Bytes ? Bytes : bytes;
-  for (int i = 0; i < n; ++i, from += from_step, to += size) std::memcpy(to, from, std::size_t(size));
+OVSW_INLINE void copy_pixels(const std::uint8_t* from, int n, std::int64_t bytes, std::uint8_t* to) {
+  const std::int64_t size = Bytes ? Bytes : bytes, word = 8 * ceil_div(size, 8);
+  int i = 0;
+  if constexpr (Bytes != 0) {
+    constexpr int kWords = sizeof(Vec) / 8;
+    for (; i + kWords <= n; i += kWords, from += sizeof(Vec), to += kWords * Bytes) narrow_words<Bytes>(load(from), to);
+  }
+  for (; i < n; ++i, from += word, to += size) std::memcpy(to, from, std::size_t(size));
 }
 
 // The input rows under output pixels [begin, end), tap_bytes per pixel.
@@ -36,11 +42,11 @@ static inline void pad_bits(const Shape& s, const BitMap& m, const void* in, std
             if (m.tap_bytes == step) {
               std::memcpy(to, from, std::size_t(step * s.in_w));
             } else if (m.tap_bytes == 2) {
-              copy_pixels<2>(from, step, s.in_w, 2, to);
+              copy_pixels<2>(from, s.in_w, 2, to);
             } else if (m.tap_bytes == 4) {
-              copy_pixels<4>(from, step, s.in_w, 4, to);
+              copy_pixels<4>(from, s.in_w, 4, to);
             } else {
-              copy_pixels<0>(from, step, s.in_w, m.tap_bytes, to);
+              copy_pixels<0>(from, s.in_w, m.tap_bytes, to);
             }
           });
 }

@@ -151,7 +151,8 @@ OVSW_INLINE void put_two(const Target& t, std::int64_t at, const More& more, uns
   if (t.out) store(t.out + at, v);
   if (bits) {
     const std::uint32_t signs = _mm512_cmpge_epi16_mask(v, more.threshold);
-    const std::uint64_t first = signs & 0xffff, second = signs >> 16;
+    std::uint64_t first = signs & 0xffff, second = signs >> 16;
+    __asm__("" : "+r"(first), "+r"(second));  // or gcc joins them in a vector, to store it
     std::memcpy(bits, &first, 8);
     std::memcpy(bits + 8, &second, 8);
   }

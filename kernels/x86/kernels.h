@@ -5,8 +5,12 @@
 
 namespace ovsw::OVSW_ISA::x86 {
 
-// On pixels and on the stream.
+// On the stream, and on pixels.
 struct Conv {
+  OVSW_KERNEL;
+};
+
+struct ConvPixels {
   OVSW_KERNEL;
 };
 

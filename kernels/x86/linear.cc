@@ -45,7 +45,7 @@ void Linear::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, v
       Vec lo[kVectors], hi[kVectors];
       for (int v = 0; v < kVectors; ++v) lo[v] = hi[v] = zero();
       for (std::int64_t k = first; k < last; ++k) {
-        const Vec x = all_pairs(in + 2 * k);
+        const Vec x = all_groups(in + 2 * k);
         for (int v = 0; v < kVectors; ++v) {
           const Vec w = load(panel + (k * kPanel + v * kLanes) * 2);
           const Vec y = add32(multiply_pairs(x, w), bias);

@@ -38,10 +38,10 @@ OVSW_INLINE void store(void* p, Vec v) { OVSW_SI(storeu)(static_cast<Vec*>(p), v
 OVSW_INLINE Vec zero() { return OVSW_SI(setzero)(); }
 OVSW_INLINE Vec all32(std::int32_t x) { return OVSW_MM(set1_epi32)(x); }
 OVSW_INLINE Vec all16(std::int32_t x) { return OVSW_MM(set1_epi16)(std::int16_t(x)); }
-OVSW_INLINE Vec all_pairs(const std::int16_t* p) {  // of two 16-bit numbers
-  std::int32_t pair;
-  std::memcpy(&pair, p, sizeof pair);
-  return all32(pair);
+OVSW_INLINE Vec all_groups(const void* p) {  // of four bytes, or two 16-bit numbers
+  std::int32_t group;
+  std::memcpy(&group, p, sizeof group);
+  return all32(group);
 }
 OVSW_INLINE Vec add32(Vec a, Vec b) { return OVSW_MM(add_epi32)(a, b); }
 OVSW_INLINE Vec multiply_pairs(Vec a, Vec b) { return OVSW_MM(madd_epi16)(a, b); }  // of 16 bits, and add both products
@@ -52,6 +52,16 @@ OVSW_INLINE Vec clamp16(Vec v, Vec lo, Vec hi) { return OVSW_MM(min_epi16)(OVSW_
 // The lowest n of 64 bits; none for n < 0.
 OVSW_INLINE std::uint64_t low_bits(std::int64_t n) {
   return n >= 64 ? ~std::uint64_t(0) : n > 0 ? (std::uint64_t(1) << n) - 1 : 0;
+}
+
+// The lowest 2 or 4 bytes of each 64-bit number.
+template <int Bytes>
+OVSW_INLINE void narrow_words(Vec v, void* to) {
+  if constexpr (Bytes == 4) {
+    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi64_epi32(v));
+  } else {
+    _mm_storeu_si128(static_cast<__m128i*>(to), _mm512_cvtepi64_epi16(v));
+  }
 }
 
 using Some = __mmask16;  // which of kLanes numbers exist
@@ -70,9 +80,29 @@ OVSW_INLINE Vec pack16(Vec a, Vec b) {
 }
 // Of 16-bit numbers: a where v is negative, else b.
 OVSW_INLINE Vec by_sign(Vec v, Vec a, Vec b) { return _mm512_mask_blend_epi16(_mm512_movepi16_mask(v), b, a); }
-OVSW_INLINE void add_products(Vec& sum, Vec a, Vec b) { sum = _mm512_dpwssd_epi32(sum, a, b); }
+// In place: with intrinsics gcc 12 copies and stores sums in every round.
+OVSW_INLINE void add_products(Vec& sum, Vec a, Vec b) {
+  __asm__ volatile("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+}
+// Of unsigned and signed bytes, four to a sum.
+OVSW_INLINE void add_byte_products(Vec& sum, Vec a, Vec b) {
+  __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+}
 
 #else
+
+// The lowest 2 or 4 bytes of each 64-bit number.
+template <int Bytes>
+OVSW_INLINE void narrow_words(Vec v, void* to) {
+  if constexpr (Bytes == 4) {
+    const Vec joined = _mm256_permutevar8x32_epi32(v, _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6));
+    _mm_storeu_si128(static_cast<__m128i*>(to), _mm256_castsi256_si128(joined));
+  } else {
+    const Vec joined = _mm256_shuffle_epi8(v, _mm256_set1_epi32(0x09080100));
+    const __m128i low = _mm256_castsi256_si128(joined), high = _mm256_extracti128_si256(joined, 1);
+    _mm_storel_epi64(static_cast<__m128i*>(to), _mm_unpacklo_epi32(low, high));
+  }
+}
 
 // Stores n of the elements of `size` bytes in v.
 OVSW_INLINE void store_some(void* to, Vec v, int n, int size) {
@@ -110,7 +140,21 @@ OVSW_INLINE void add_products(Vec& sum, Vec a, Vec b) {
 
 #endif
 
-OVSW_INLINE Vec widen16(const std::int16_t* p) { return load(p); }
+// A register of Values from numbers that may be narrower.
+template <typename Value, typename In>
+OVSW_INLINE Vec converted(const In* p) {
+  if constexpr (sizeof(In) == sizeof(Value)) return load(p);
+  if constexpr (sizeof(In) < sizeof(Value)) return widen16(p);
+}
+
+template <int Bytes>
+OVSW_INLINE void copy(void* to, const void* from) {
+  if constexpr (Bytes == sizeof(Vec)) return store(to, load(from));
+  if constexpr (Bytes != sizeof(Vec)) {
+    const __m256i v = _mm256_loadu_si256(static_cast<const __m256i*>(from));
+    _mm256_storeu_si256(static_cast<__m256i*>(to), v);
+  }
+}
 
 // N structs, kept in registers: gcc 12 leaves arrays in memory.
 template <typename T, int N>

@@ -27,6 +27,7 @@ constexpr int tile_pixels(int slabs) { return slabs == 1 ? 8 : 4; }
 constexpr int kBatch = 16;   // pixels for one call of the epilogue
 constexpr int kStrip = 128;  // patches gathered at a time
 constexpr std::int64_t kStripBytes = 64 << 10;
+constexpr int kSlack = 64;  // bytes that copying in vectors may touch past the end of maps and patches
 
 struct Layout : BitMap {
   std::int64_t triples;  // words of a third of a patch
@@ -42,6 +43,12 @@ struct Layout : BitMap {
   }
 };
 
+// N bytes, in a register.
+template <int N>
+struct Bytes {
+  typedef std::uint64_t Type __attribute__((vector_size(N)));
+};
+
 struct Scratch {
   std::uint8_t* map;          // the input rows under a band with their padding, tap_bytes per pixel
   std::uint8_t* patches;      // [strip][stride]
@@ -55,8 +62,8 @@ struct Scratch {
 Scratch carve(const Shape& s, const Layout& l, void* scratch) {
   Scratch w{};
   Carver room(scratch);
-  w.map = room.take<std::uint8_t>(l.pitch * band_rows(s, l.pitch));
-  w.patches = room.take<std::uint8_t>(l.strip * l.stride);
+  w.map = room.take<std::uint8_t>(l.pitch * band_rows(s, l.pitch) + kSlack);
+  w.patches = room.take<std::uint8_t>(l.strip * l.stride + kSlack);
   w.base = room.take<const std::int32_t*>(l.strip);
   w.mult = room.take<std::int32_t>(l.slabs * kSlab);
   w.ones = room.take<std::int32_t>(l.strip);
@@ -83,22 +90,51 @@ Parts parts(const Shape& s, const Layout& l) {
   return p;
 }
 
+// The three parts of up to 8 bytes each, of which those in the masks exist.
+OVSW_INLINE void gather8(const std::uint8_t* from, std::int64_t step, std::uint64_t mask1, std::uint64_t mask2,
+                         std::uint64_t mask3, std::uint8_t* to, std::int64_t third) {
+  std::uint64_t a, b, c;
+  std::memcpy(&a, from, 8);
+  std::memcpy(&b, from + step, 8);
+  std::memcpy(&c, from + 2 * step, 8);
+  a &= mask1;
+  b &= mask2;
+  c = (c & mask3) ^ a ^ b;
+  std::memcpy(to, &a, 8);
+  std::memcpy(to + third, &b, 8);
+  std::memcpy(to + 2 * third, &c, 8);
+}
+
+// The same of parts that exist as a whole, by registers of at least their size: what is too much is overwritten by the
+// next part or patch, or not read.
+template <typename V>
+OVSW_INLINE void gather_whole(const std::uint8_t* from, std::int64_t step, std::uint8_t* to, std::int64_t third) {
+  V a, b, c;
+  std::memcpy(&a, from, sizeof a);
+  std::memcpy(&b, from + step, sizeof b);
+  std::memcpy(&c, from + 2 * step, sizeof c);
+  c ^= a ^ b;
+  std::memcpy(to, &a, sizeof a);
+  std::memcpy(to + third, &b, sizeof b);
+  std::memcpy(to + 2 * third, &c, sizeof c);
+}
+
 // 64 bytes of the parts at `from`, of which those in the masks exist: a_1, a_2 and the xor of all to `to`. If Ones,
 // returns how many of their bits are 1.
 template <bool Ones>
-OVSW_INLINE Vec gather64(const std::uint8_t* from, std::int64_t step, __mmask64 mask1, __mmask64 mask2, __mmask64 mask3,
+OVSW_INLINE int gather64(const std::uint8_t* from, std::int64_t step, __mmask64 mask1, __mmask64 mask2, __mmask64 mask3,
                          std::uint8_t* to, std::int64_t third, __mmask64 mask) {
   const Vec a = _mm512_maskz_loadu_epi8(mask1, from), b = _mm512_maskz_loadu_epi8(mask2, from + step);
   const Vec c = _mm512_maskz_loadu_epi8(mask3, from + 2 * step);
   _mm512_mask_storeu_epi8(to, mask, a);
   _mm512_mask_storeu_epi8(to + third, mask, b);
   _mm512_mask_storeu_epi8(to + 2 * third, mask, _mm512_ternarylogic_epi32(a, b, c, 0x96));
-  if constexpr (!Ones) return zero();
-  return add32(add32(_mm512_popcnt_epi32(a), _mm512_popcnt_epi32(b)), _mm512_popcnt_epi32(c));
+  if constexpr (!Ones) return 0;
+  return _mm512_reduce_add_epi32(add32(add32(_mm512_popcnt_epi32(a), _mm512_popcnt_epi32(b)), _mm512_popcnt_epi32(c)));
 }
 
 template <bool Ones>
-__attribute__((noinline)) Vec gather_long(const Shape& s, const Layout& l, const Parts& p, const std::uint8_t* from,
+__attribute__((noinline)) int gather_long(const Shape& s, const Layout& l, const Parts& p, const std::uint8_t* from,
                                           std::uint8_t* to) {
   if (p.copied) {
     std::uint8_t* at = to;
@@ -110,12 +146,10 @@ __attribute__((noinline)) Vec gather_long(const Shape& s, const Layout& l, const
     }
     from = to;
   }
-  Vec ones = zero();
+  int ones = 0;
   for (std::int64_t i = 0; i < p.third; i += 64) {
-    const Vec more =
-        gather64<Ones>(from + i, p.step, __mmask64(low_bits(p.size[0] - i)), __mmask64(low_bits(p.size[1] - i)),
-                       __mmask64(low_bits(p.size[2] - i)), to + i, p.third, __mmask64(low_bits(p.third - i)));
-    ones = add32(ones, more);
+    ones += gather64<Ones>(from + i, p.step, __mmask64(low_bits(p.size[0] - i)), __mmask64(low_bits(p.size[1] - i)),
+                           __mmask64(low_bits(p.size[2] - i)), to + i, p.third, __mmask64(low_bits(p.third - i)));
   }
   return ones;
 }
@@ -133,6 +167,7 @@ void prepare(const KernelArgs& args, const Layout& l, const Scratch& w, std::int
   const auto mask1 = __mmask64(low_bits(p.size[0])), mask2 = __mmask64(low_bits(p.size[1]));
   const auto mask3 = __mmask64(low_bits(p.size[2])), mask = __mmask64(low_bits(p.third));
   const bool one = !p.copied && p.third <= 64;
+  const bool whole = one && !Ones && p.size[0] == p.third && p.size[1] == p.third && p.size[2] == p.third;
   std::int64_t y = first / s.out_w, x = first % s.out_w;
   std::uint8_t* to = w.patches;
   const std::int32_t** base = w.base;
@@ -144,11 +179,29 @@ void prepare(const KernelArgs& args, const Layout& l, const Scratch& w, std::int
     const std::uint8_t* from = w.map + (y - begin / s.out_w) * down + x * right;
     const auto gather_each = [&](auto gather) OVSW_INLINE_LAMBDA {
       for (std::int64_t i = 0; i < n; ++i, from += right, to += stride) {
-        const Vec count = gather(from, to);
-        if constexpr (Ones) *ones++ = _mm512_reduce_add_epi32(count);
+        const int count = gather(from, to);
+        if constexpr (Ones) *ones++ = count;
       }
     };
-    if (one) {
+    const auto gather_by = [&](auto v) OVSW_INLINE_LAMBDA {
+      gather_each([&](const std::uint8_t* patch, std::uint8_t* out) OVSW_INLINE_LAMBDA {
+        gather_whole<decltype(v)>(patch, p.step, out, p.third);
+        return 0;
+      });
+    };
+    if (one && !Ones && p.third <= 8) {
+      const auto bits1 = low_bits(8 * p.size[0]), bits2 = low_bits(8 * p.size[1]), bits3 = low_bits(8 * p.size[2]);
+      gather_each([&](const std::uint8_t* patch, std::uint8_t* out) OVSW_INLINE_LAMBDA {
+        gather8(patch, p.step, bits1, bits2, bits3, out, p.third);
+        return 0;
+      });
+    } else if (whole && p.third <= 16) {
+      gather_by(Bytes<16>::Type{});
+    } else if (whole && p.third <= 32) {
+      gather_by(Bytes<32>::Type{});
+    } else if (whole) {
+      gather_by(Bytes<64>::Type{});
+    } else if (one) {
       gather_each([&](const std::uint8_t* patch, std::uint8_t* out) OVSW_INLINE_LAMBDA {
         return gather64<Ones>(patch, p.step, mask1, mask2, mask3, out, p.third, mask);
       });
@@ -165,6 +218,10 @@ struct Weights {
 struct Counts {
   Vec sum, carry;
 };
+template <bool Is>
+struct First {
+  static constexpr bool kIs = Is;
+};
 
 // Popcounts [pixel][2] of P patches x V slabs.
 template <int P, int V>
@@ -173,9 +230,8 @@ __attribute__((noinline)) void count(const std::uint8_t* patches, std::int64_t s
   using Row = List<Counts, V>;
   const std::int64_t slab = triples * 192;
   List<Row, P> rows;
-  rows.each([](Row& row, int)
-                OVSW_INLINE_LAMBDA { row.each([](Counts& n, int) OVSW_INLINE_LAMBDA { n.sum = n.carry = zero(); }); });
-  for (std::int64_t k = 0; k < triples; ++k, patches += 4, panel += 192) {
+  // A triple; the first one gives the counts that the others are added to.
+  const auto triple = [&](auto first) OVSW_INLINE_LAMBDA {
     List<Weights, V> weights;
     weights.each([](Weights& w, const std::uint8_t* at)
                      OVSW_INLINE_LAMBDA { w = {load(at), load(at + 64), load(at + 128)}; },
@@ -187,12 +243,20 @@ __attribute__((noinline)) void count(const std::uint8_t* patches, std::int64_t s
         const Vec x2 = _mm512_xor_si512(w.w2, all32(patch[triples]));
         const Vec s = _mm512_xor_si512(w.w, all32(patch[2 * triples]));
         const Vec c = _mm512_ternarylogic_epi32(x1, x2, s, 0xd4);
-        // In place: with intrinsics gcc copies every sum in every round, and spills some.
-        __asm__ volatile("vpaddd %1, %0, %0" : "+v"(n.sum) : "v"(_mm512_popcnt_epi32(s)));
-        __asm__ volatile("vpaddd %1, %0, %0" : "+v"(n.carry) : "v"(_mm512_popcnt_epi32(c)));
+        if constexpr (decltype(first)::kIs) {
+          n = {_mm512_popcnt_epi32(s), _mm512_popcnt_epi32(c)};
+        } else {
+          // In place: with intrinsics gcc copies every sum in every round, and spills some.
+          __asm__ volatile("vpaddd %1, %0, %0" : "+v"(n.sum) : "v"(_mm512_popcnt_epi32(s)));
+          __asm__ volatile("vpaddd %1, %0, %0" : "+v"(n.carry) : "v"(_mm512_popcnt_epi32(c)));
+        }
       });
     });
-  }
+    patches += 4;
+    panel += 192;
+  };
+  triple(First<true>());
+  for (std::int64_t k = 1; k < triples; ++k) triple(First<false>());
   rows.each([to](Row& row, int p) OVSW_INLINE_LAMBDA {
     row.each([to, p](Counts& n, int v) OVSW_INLINE_LAMBDA { to[2 * p + v] = add32(n.sum, add32(n.carry, n.carry)); });
   });

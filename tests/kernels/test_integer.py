@@ -139,11 +139,11 @@ def test_bconv_geometry(isa: str, c: int) -> None:
     [
         *((64, 64, 56, 1), (64, 128, 56, 2), (128, 128, 28, 1), (128, 256, 28, 2), (256, 256, 14, 1)),
         *((256, 512, 14, 2), (512, 512, 7, 1), (16, 16, 32, 1), (16, 32, 32, 2), (32, 32, 16, 1), (32, 64, 16, 2)),
-        (64, 64, 8, 1),
+        *((64, 64, 8, 1), (96, 32, 12, 1), (104, 16, 16, 1)),
     ],
 )
 def test_bconv_of_the_networks(isa: str, c: int, out_c: int, size: int, stride: int) -> None:
-    """The layers of ResNet18 and cResNet20, with residual and clamp, whole and in ranges."""
+    """The layers of ResNet18 and cResNet20 and two widths between, with residual and clamp, whole and in ranges."""
     rng = np.random.default_rng(c + out_c)
     x, w = rng.random((size, size, c)) < 0.5, rng.random((out_c, 3, 3, c)) < 0.5
     shape = ((size - 1) // stride + 1,) * 2 + (out_c,)
