@@ -178,6 +178,23 @@ class Epilogue<Numerics::kInteger> {
     return finish(v, at, c, n);
   }
 
+  // Whether values are only clamped and stored, in 16 bits.
+  bool only_clamps() const {
+    return out16_ && !bits && !residual16_ && !residual32_ && (act_.kind == Act::kNone || act_.kind == Act::kClamp);
+  }
+
+  // That, for a vector of channels from element `at` of the map on.
+  template <typename Vector>
+  OVSW_INLINE void put(Vector v, std::int64_t at) const {
+    using T = __typeof__(v[0]);
+    typedef std::int16_t Narrow __attribute__((vector_size(sizeof v / sizeof v[0] * sizeof(std::int16_t))));
+    const Vector lo = Vector{} + T(act_.lo), hi = Vector{} + T(act_.hi);
+    v = v < lo ? lo : v;
+    v = v > hi ? hi : v;
+    const Narrow narrow = __builtin_convertvector(v, Narrow);
+    std::memcpy(out16_ + at, &narrow, sizeof narrow);
+  }
+
   std::uint64_t* const bits;
   const int channels;
 

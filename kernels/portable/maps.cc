@@ -132,7 +132,7 @@ void Mul<Numerics::kInteger>::run(const KernelArgs& args, std::int64_t begin, st
   const auto* other = static_cast<const std::int16_t*>(args.residual.data);
   auto* product = static_cast<std::int32_t*>(scratch);
   std::memset(product, 0, room<std::int32_t>(args.shape));
-  const Scaling scaling(args, product + padded(channels));
+  const Scaling scaling(args, std::int64_t(1) << 30, product + padded(channels));
   for (std::int64_t pixel = begin; pixel < end; ++pixel) {
     const std::int16_t *x = in + pixel * channels, *r = other + (args.per_channel ? 0 : pixel * channels);
     for (int c = 0; c < channels; ++c) product[c] = x[c] * r[c];

@@ -8,6 +8,19 @@
 namespace ovsw::OVSW_ISA::plain {
 namespace {
 
+// Row and column of one output pixel after another, without a division for each.
+struct Place {
+  int width, y, x;
+
+  Place(const Shape& s, std::int64_t pixel) : width(s.out_w), y(int(pixel / s.out_w)), x(int(pixel % s.out_w)) {}
+  OVSW_INLINE void next() {
+    if (++x == width) {
+      x = 0;
+      ++y;
+    }
+  }
+};
+
 // A window over a map of T: its first pixel, and how far it is to the next row and column.
 template <typename T>
 struct Taps {
@@ -51,7 +64,7 @@ OVSW_INLINE void window_max(const Taps<T>& taps, int c, T* to) {
 
 // The sums of N half vectors likewise.
 template <int N>
-OVSW_INLINE void window_sum(const Taps<std::int16_t>& taps, int c, std::int32_t* to) {
+OVSW_INLINE void window_sum(const Taps<std::int16_t>& taps, int c, void* to) {
   Wide sum[N] = {};
   taps.each(c, [&](const std::int16_t* x) OVSW_INLINE_LAMBDA {
 #pragma GCC unroll 4
@@ -59,7 +72,7 @@ OVSW_INLINE void window_sum(const Taps<std::int16_t>& taps, int c, std::int32_t*
       sum[v] += __builtin_convertvector(get<Half>(x + v * int(sizeof(Half) / sizeof *x)), Wide);
     }
   });
-  std::memcpy(to + c, sum, sizeof sum);
+  std::memcpy(to, sum, sizeof sum);
 }
 
 // Inlined in integers, where a network may spend a tenth of its time here.
@@ -80,8 +93,9 @@ OVSW_INLINE void run_maxpool(const KernelArgs& args, std::int64_t begin, std::in
   const Epilogue<N> epilogue(args);
   const int channels = s.out_c;
   auto* most = static_cast<T*>(scratch);
-  for (std::int64_t pixel = begin; pixel < end; ++pixel) {
-    const int oy = int(pixel / s.out_w), ox = int(pixel % s.out_w);
+  Place at(s, begin);
+  for (std::int64_t pixel = begin; pixel < end; ++pixel, at.next()) {
+    const int oy = at.y, ox = at.x;
     Taps<T> taps(args, Dilated ? dilated_window(s, oy, ox) : window(s, oy, ox));
     if constexpr (Dilated) {
       taps.row *= s.gap_h + 1;
@@ -115,6 +129,7 @@ class Divisor {
   }
 
   std::int64_t most() const { return most_; }
+  bool whole() const { return always_; }
 
   OVSW_INLINE std::int64_t of(int oy, int ox, const Window& w) const {
     if (always_) return most_;
@@ -157,8 +172,9 @@ void Avgpool<Numerics::kFloat>::run(const KernelArgs& args, std::int64_t begin, 
   const Epilogue<Numerics::kFloat> epilogue(args);
   const Divisor divisor(args);
   auto* acc = static_cast<double*>(scratch);
-  for (std::int64_t pixel = begin; pixel < end; ++pixel) {
-    const int oy = int(pixel / s.out_w), ox = int(pixel % s.out_w);
+  Place at(s, begin);
+  for (std::int64_t pixel = begin; pixel < end; ++pixel, at.next()) {
+    const int oy = at.y, ox = at.x;
     const Window w = window(s, oy, ox);
     std::memset(acc, 0, std::size_t(s.out_c) * sizeof(double));
     Taps<float>(args, w).each(0, [&](const float* x) OVSW_INLINE_LAMBDA {
@@ -177,15 +193,28 @@ void Avgpool<Numerics::kInteger>::run(const KernelArgs& args, std::int64_t begin
   const Divisor divisor(args);
   auto* sum = static_cast<std::int32_t*>(scratch);
   std::memset(sum, 0, padded(s.out_c) * sizeof *sum);
-  const Scaling scaling(args, sum + padded(s.out_c));
+  const Scaling scaling(args, divisor.most() * 32768 + 1, sum + padded(s.out_c));
   constexpr int kLanes = kVector / int(sizeof(std::int32_t));
-  for (std::int64_t pixel = begin; pixel < end; ++pixel) {
-    const int oy = int(pixel / s.out_w), ox = int(pixel % s.out_w);
+  Place at(s, begin);
+  if (epilogue.only_clamps() && scaling.narrow() && divisor.whole() && s.out_c % kLanes == 0) {
+    for (std::int64_t pixel = begin; pixel < end; ++pixel, at.next()) {
+      const Taps<std::int16_t> taps(args, window(s, at.y, at.x));
+      for (int c = 0; c < s.out_c; c += kLanes) {
+        Wide whole;
+        window_sum<1>(taps, c, &whole);
+        epilogue.put(scaling.of(whole, std::size_t(c)), pixel * s.out_c + c);
+      }
+    }
+    return;
+  }
+
+  for (std::int64_t pixel = begin; pixel < end; ++pixel, at.next()) {
+    const int oy = at.y, ox = at.x;
     const Window w = window(s, oy, ox);
     const Taps<std::int16_t> taps(args, w);
     int c = 0;
-    for (; c + 4 * kLanes <= s.in_c; c += 4 * kLanes) window_sum<4>(taps, c, sum);
-    for (; c + kLanes <= s.in_c; c += kLanes) window_sum<1>(taps, c, sum);
+    for (; c + 4 * kLanes <= s.in_c; c += 4 * kLanes) window_sum<4>(taps, c, sum + c);
+    for (; c + kLanes <= s.in_c; c += kLanes) window_sum<1>(taps, c, sum + c);
     for (; c < s.in_c; ++c) {
       sum[c] = 0;
       taps.each(c, [&](const std::int16_t* x) OVSW_INLINE_LAMBDA { sum[c] += *x; });
@@ -208,6 +237,21 @@ void ChannelPad<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t
   const Shape& s = args.shape;
   const Epilogue<N> epilogue(args);
   const auto* in = static_cast<const T*>(args.in.data);
+  if constexpr (N == Numerics::kInteger) {
+    typedef T Few __attribute__((vector_size(16)));
+    constexpr int kFew = sizeof(Few) / sizeof(T);
+    const int first = args.channel_shift, last = first + s.in_c;
+    if (epilogue.only_clamps() && first % kFew == 0 && s.in_c % kFew == 0 && s.out_c % kFew == 0) {
+      in += begin * s.in_c;
+      for (std::int64_t pixel = begin; pixel < end; ++pixel, in += s.in_c) {
+        const std::int64_t at = pixel * s.out_c;
+        for (int c = 0; c < first; c += kFew) epilogue.put(Few{}, at + c);
+        for (int c = first; c < last; c += kFew) epilogue.put(get<Few>(in + c - first), at + c);
+        for (int c = last; c < s.out_c; c += kFew) epilogue.put(Few{}, at + c);
+      }
+      return;
+    }
+  }
   auto* wide = static_cast<T*>(scratch);
   std::memset(wide, 0, std::size_t(s.out_c) * sizeof(T));
   for (std::int64_t pixel = begin; pixel < end; ++pixel) {
