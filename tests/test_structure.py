@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ovsw
-from ovsw import _core
+from ovsw import _core, zoo
 
 from support import ROOT
 
@@ -132,6 +132,21 @@ print(sorted(n for n in new if n not in sys.stdlib_module_names))
     assert loaded <= editable | {"cython_runtime", "_cython_3_0_8", "_distutils_hack"}, loaded
 
 
+def test_arrays_are_run_without_pillow() -> None:
+    """Nor with the modules that read and write whole files: a third of the time that a small program starts in."""
+    code = f"""
+import sys
+import numpy as np
+from ovsw import Engine
+engine = Engine({str(zoo.path("cresnet20-cifar10"))!r})
+engine.run(np.zeros((32, 32, 3), np.uint8))
+print(sorted(name for name in ("PIL", "ovsw.format", "ovsw.files", "hashlib") if name in sys.modules))
+engine.run({str(ROOT / "bench/data/cat.jpg")!r})
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
 def test_tests_run_from_an_unpacked_sdist(tmp_path: Path) -> None:
     """It has all that git has, but what only repositories need; every test is found in it, and one room runs."""
     source = copy_of_tree(tmp_path / "source")
@@ -163,6 +178,7 @@ def copy_of_tree(source: Path) -> Path:
     return source
 
 
+@pytest.mark.slow
 def test_wheel_works_without_torch(tmp_path: Path) -> None:
     """`python -m build` gives a wheel that runs in an empty venv: no torch, no test-only module."""
     source = copy_of_tree(tmp_path / "source")

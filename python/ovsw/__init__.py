@@ -14,7 +14,7 @@ from ovsw._version import __version__
 TYPE_CHECKING = False  # by this name checkers know it; typing itself takes longer to import than all that is here
 if TYPE_CHECKING:
     from ovsw.engine import Engine, Profile, ProfileRow, Step
-    from ovsw.format import FormatError
+    from ovsw.metadata import FormatError
 
 __all__ = ["Engine", "FormatError", "Profile", "ProfileRow", "Step", "__version__"]
 
@@ -24,7 +24,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module("ovsw.format" if name == "FormatError" else "ovsw.engine"), name)
+    return getattr(importlib.import_module("ovsw.metadata" if name == "FormatError" else "ovsw.engine"), name)
 
 
 def __dir__() -> list[str]:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import numpy as np
-from PIL import Image
 
 from ovsw import _core
-from ovsw.format import parse_metadata, warn_if_newer
-from ovsw.image import ImageSource, load_pixels
+from ovsw.metadata import parse_metadata, warn_if_newer
 from ovsw.networks import InputSpec
 from ovsw.text import dims, table, visible
 
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from ovsw.image import ImageSource
+
 ModelSource = Union[str, "os.PathLike[str]", bytes]
-ImageLike = Union[ImageSource, np.ndarray, Sequence[Any]]
+ImageLike = Union[str, "os.PathLike[str]", "Image.Image", np.ndarray, Sequence[Any]]
 NO_LIMIT = (1 << 63) - 1  # a memory_limit for files that are trusted
 
 
@@ -205,9 +209,11 @@ class Engine:
             if len({part.dtype for part, _ in parts}) != 1:
                 raise ValueError("a batch cannot mix float32 arrays with other images")
             return np.concatenate([part for part, _ in parts]), False
-        if isinstance(image, (str, os.PathLike, Image.Image)):
-            spec = self.input
-            return load_pixels(image, spec.channels, spec.resize, (spec.height, spec.width))[None], True
+        if isinstance(image, (str, os.PathLike)) or _is_picture(image):
+            from ovsw.image import load_pixels  # and with it Pillow, which arrays do without
+
+            spec, picture = self.input, cast("ImageSource", image)
+            return load_pixels(picture, spec.channels, spec.resize, (spec.height, spec.width))[None], True
         if not hasattr(image, "__array__"):
             raise ValueError(f"cannot take a {type(image).__name__} as an image")
         return self._array(np.asarray(image))
@@ -228,6 +234,12 @@ class Engine:
         if array.dtype == np.float32 and not np.isfinite(array).all():
             raise ValueError(f"the image has {int((~np.isfinite(array)).sum())} values that are NaN or infinite")
         return np.ascontiguousarray(array.reshape(-1, *expected)), array.ndim == 3
+
+
+def _is_picture(image: object) -> bool:
+    """Whether this is a PIL image; who has one has loaded Pillow."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(image, pillow.Image)
 
 
 @dataclass(frozen=True)

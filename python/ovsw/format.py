@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import struct
-import warnings
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
@@ -20,9 +19,12 @@ from typing import Any
 import numpy as np
 
 from ovsw.files import PathLike, replace_file
+from ovsw.metadata import MAJOR as MAJOR
+from ovsw.metadata import MINOR as MINOR
+from ovsw.metadata import FormatError as FormatError
+from ovsw.metadata import parse_metadata, warn_if_newer
 
 MAGIC = b"\x89BNN\r\n\x1a\n"
-MAJOR, MINOR = 1, 2  # the newest that this module writes; a file that needs less says less
 ALIGN = 64
 NONE = 0xFFFFFFFF
 
@@ -38,8 +40,6 @@ MAX_STRINGS = 1 << 22
 MAX_METADATA = 1 << 24
 MAX_NAME = 255
 MAX_DIM = 1 << 20
-KEYS = frozenset({"producer", "arch", "num_classes", "preprocess", "labels", "source", "output"})  # of the metadata
-MAX_DEPTH = 100  # of objects and lists in the metadata
 MAX_RESIZE = 16  # times the larger side of the input
 
 NUMERICS = {"float": 0, "integer": 1}
@@ -73,10 +73,6 @@ DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
 PADS_WITH = frozenset({"bconv", "gather"})  # ops that have a pad_value in the place of channels
 FLAGS = {"ceil": 1, "exclude_pad": 2}
 _SINCE_1_1 = frozenset({"integer", "i16", "i32", "u8", "i8"})  # codes of any enumeration
-
-
-class FormatError(ValueError):
-    """A `.bnn` file that breaks a rule of docs/format.md; the message names the field."""
 
 
 @dataclass
@@ -315,15 +311,6 @@ def from_bytes(data: bytes) -> Model:
         raise FormatError(f"{e}; the file is of format version {major}.{minor}, {known}") from None
 
 
-def warn_if_newer(name: object, version: tuple[int, int], metadata: dict[str, Any]) -> None:
-    """Says that a file which could be read is of a newer minor version, and what in it is passed over."""
-    if version > (MAJOR, MINOR):
-        unknown = ", ".join(repr(key) for key in metadata if key not in KEYS)
-        skipped = f"; what it says under {unknown} is not known and passed over" if unknown else ""
-        words = f"is of format version {version[0]}.{version[1]}, newer than {MAJOR}.{MINOR}"
-        warnings.warn(f"{name}: {words}, but has nothing that has to be known{skipped}", stacklevel=3)
-
-
 def _from_bytes(data: bytes) -> Model:
     if len(data) < len(MAGIC) or data[: len(MAGIC)] != MAGIC:
         raise FormatError("not a .bnn file (magic number missing)")
@@ -381,38 +368,6 @@ def _from_bytes(data: bytes) -> Model:
     _check_tensor_uses(ops, mean, std, n_tensors)
     _check_resize(metadata, max(values[0].h, values[0].w))
     return Model(values, tensors, ops, output, mean, std, numerics_name, metadata, (major, minor), more_outputs)
-
-
-def parse_metadata(text: bytes) -> dict[str, Any]:
-    """A file's metadata, by the letter of RFC 8259, which Python's own reader does not keep to."""
-    try:
-        found = json.loads(text.decode(), parse_constant=_refuse, parse_int=_whole)
-        _check_text(found, MAX_DEPTH)
-    except (ValueError, RecursionError):
-        raise FormatError("metadata is not JSON text in UTF-8") from None
-    if not isinstance(found, dict):
-        raise FormatError("metadata is not a JSON object")
-    return found
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
-
-
-def _whole(digits: str) -> int | float:
-    """Python refuses to read whole numbers of more than some thousand digits; they are numbers all the same."""
-    return int(digits) if len(digits) <= 1000 else float(digits)
-
-
-def _check_text(value: Any, room: int) -> None:
-    """Raises ValueError for half of a surrogate pair, and for what is deeper than `room`."""
-    if isinstance(value, str):
-        value.encode()
-    elif isinstance(value, (dict, list)):
-        if not room:
-            raise ValueError
-        for part in (*value, *value.values()) if isinstance(value, dict) else value:
-            _check_text(part, room - 1)
 
 
 def _check_tensor_uses(ops: list[Op], mean: int, std: int, n_tensors: int) -> None:

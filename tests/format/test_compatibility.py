@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovsw import Engine, _core
+from ovsw import Engine, _core, metadata
 from ovsw import format as bnn
 
 from support import DATA
@@ -117,4 +117,4 @@ def test_a_newer_major_version_says_what_to_install() -> None:
 
 
 def test_the_known_keys_are_those_of_the_text() -> None:
-    assert {name.split(".")[0] for name, _, _ in rows("Metadata")} == bnn.KEYS
+    assert {name.split(".")[0] for name, _, _ in rows("Metadata")} == metadata.KEYS

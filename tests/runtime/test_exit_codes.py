@@ -258,7 +258,8 @@ _SWALLOWED = f"try:\n    {_INTERRUPT}\nexcept KeyboardInterrupt:\n    raise Impo
     [
         ("argparse", "run PHOTO"),
         ("numpy", "run PHOTO"),
-        ("PIL", "zoo"),
+        ("PIL", "run PHOTO"),
+        ("numpy", "zoo"),
         ("torch", "export text -o a.bnn"),
         ("torch", f"train {SMALL} -o out"),
         ("torch", "landscape text -o a.png"),
