@@ -20,7 +20,7 @@ from ovsw.bench.entries import Entry, Ours, kin, ours, theirs
 from ovsw.bench.measure import Bar, Latency, interleave
 from ovsw.bench.peers import REFERENCE, Peer, obstacles, select
 from ovsw.bench.peers.base import one_line
-from ovsw.bench.random_nets import random_resnet
+from ovsw.bench.random_nets import STEMS, random_resnet
 from ovsw.bench.result import OURS, Network, Result, Row, Skipped, as_json
 from ovsw.bench.table import markdown_table, show
 from ovsw.bench.topology import NETWORKS, Topology
@@ -37,6 +37,9 @@ def options(p: argparse.ArgumentParser) -> None:
     what = p.add_argument_group("what is timed")
     what.add_argument(
         "--arch", metavar="A,B", default="resnet18,resnet34", help=f"of {', '.join(NETWORKS)} (default: %(default)s)"
+    )
+    what.add_argument(
+        "--stem", choices=STEMS, default=STEMS[0], help="weights of our first convolution (default: %(default)s)"
     )
     what.add_argument("--model", metavar="FILE.bnn", nargs="+", default=[], help="also these files of your own")
     add_memory_limit(what)
@@ -80,7 +83,7 @@ def main(args: argparse.Namespace) -> int:
         print(list_peers(peers))
         return 0
     if args.emulate:
-        emulated = emulate.emulate(args.emulate, networks)
+        emulated = emulate.emulate(args.emulate, networks, args.stem)
         print(emulate.show(emulated))
         if args.json:
             replace_file(args.json, as_json({"emulated": emulated}))
@@ -157,8 +160,10 @@ class Run:
         groups: dict[str, list[Ours]] = {}
         for network in self.networks:
             path = folder / f"{network}.bnn"
-            bnn.write(random_resnet(network, numerics="integer"), path)
-            groups[network] = [ours(network, path, *how, None)]
+            bnn.write(random_resnet(network, numerics="integer", stem=args.stem), path)
+            one = ours(network, path, *how, None)
+            one.entry.check += f", {args.stem} stem"
+            groups[network] = [one]
         for name in args.model:
             like = kin(Path(name))
             like = like if like in self.networks else None

@@ -17,7 +17,7 @@ import numpy as np
 from ovsw import Engine, zoo
 from ovsw import format as bnn
 from ovsw.bench.measure import interleaved
-from ovsw.bench.random_nets import random_resnet
+from ovsw.bench.random_nets import STEMS, random_resnet
 from ovsw.cli import UsageError, add_engine, command, new_file, whole
 from ovsw.files import replace_file
 from ovsw.show import Row, beside, colours, html_page, terminal_picture
@@ -135,7 +135,7 @@ def times(trained: Engine, args: argparse.Namespace) -> None:
     image = args.image or str(PHOTO)
     rows = [_timed(zoo.DEFAULT, zoo.entry(zoo.DEFAULT).bytes, trained, image, args)]
     for name in NETWORKS:
-        data = bnn.to_bytes(random_resnet(name, numerics="integer"))
+        data = bnn.to_bytes(random_resnet(name, numerics="integer", stem=STEMS[0]))
         if args.save:
             replace_file(Path(args.save) / f"{name}.bnn", data)
         engine = Engine(data, threads=args.threads, isa=args.isa)

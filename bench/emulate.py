@@ -41,10 +41,10 @@ class Emulated:
     rows: list[Counted]
 
 
-def emulate(cpu: str, networks: list[str]) -> Emulated:
+def emulate(cpu: str, networks: list[str], stem: str) -> Emulated:
     """Counts these networks on `cpu`, and on a CPU of the other generation for its machines."""
     keys = ("network", "engine", "precision", "cpu", "instructions", "classes", "model ms")
-    rows = counts([cpu, "cortex-a72" if cpu == "cortex-a76" else "cortex-a76"], networks)
+    rows = counts([cpu, "cortex-a72" if cpu == "cortex-a76" else "cortex-a76"], networks, f"--stem={stem}")
     return Emulated(cpu, [Counted(*(row[key] for key in keys)) for row in rows])
 
 

@@ -20,7 +20,7 @@ from ovsw import Engine, Step, cpu
 from ovsw import format as bnn
 from ovsw.bench.emulate import counts
 from ovsw.bench.measure import spread
-from ovsw.bench.random_nets import random_resnet
+from ovsw.bench.random_nets import STEMS, random_resnet
 from ovsw.cli import command
 from ovsw.text import dims, table
 
@@ -60,6 +60,9 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("networks", metavar="NET", nargs="*", default=list(NETWORKS), help="resnet18, resnet34, cresnet20")
     p.add_argument("--isa", metavar="NAME", help="one kernel table only (default: each that this CPU supports)")
     p.add_argument("--numerics", choices=("integer", "float"), default="integer", help="default: %(default)s")
+    p.add_argument(
+        "--stem", choices=STEMS, default=STEMS[0], help="weights of the first convolution (default: %(default)s)"
+    )
     p.add_argument("--emulate", metavar="CPU", help="instead: instructions per 128 MACs on cortex-a72 and the like")
     p.add_argument("--rounds", metavar="N", type=int, default=30, help="turns (default: %(default)s)")
     p.add_argument("--json", action="store_true", help="print JSON")
@@ -70,9 +73,9 @@ def main(args: argparse.Namespace) -> int:
     if args.rounds < 1:
         raise ValueError("--rounds must be at least 1")
     if args.emulate:
-        return _emulate(args.emulate, args.networks, args.isa, args.json)
+        return _emulate(args)
     isas = [args.isa] if args.isa else cpu.supported_isas()
-    rows = [row for net in args.networks for row in measure(net, args.numerics, isas, args.rounds)]
+    rows = [row for net in args.networks for row in measure(net, args.numerics, isas, args.rounds, args.stem)]
     if args.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return 0
@@ -88,15 +91,16 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _emulate(cpu: str, networks: list[str], isa: str | None, as_json: bool) -> int:
-    """Every layer shape on an emulated ARM CPU: what the kernel of its best table, or of `isa`, executes."""
-    options = ("--engine=ovsw", "--steps", *([f"--isa={isa}"] if isa else []))
+def _emulate(args: argparse.Namespace) -> int:
+    """Every layer shape on an emulated ARM CPU: what the kernel of its best table, or of `--isa`, executes."""
+    cpu = args.emulate
+    options = ("--engine=ovsw", "--steps", f"--stem={args.stem}", *([f"--isa={args.isa}"] if args.isa else []))
     rows: dict[Counted, None] = {}
-    for row in counts([cpu], networks, *options):
+    for row in counts([cpu], args.networks, *options):
         about = (row["network"], cpu, row["engine"].split()[-1])
         for s in row["steps"]:
             rows[Counted(*about, s["op"], _shape(s), s["instructions"], s["per_128_macs"])] = None
-    if as_json:
+    if args.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return 0
     cells = [
@@ -112,9 +116,9 @@ def _shape(step: dict[str, Any]) -> str:
     return f"{dims(step['input'])} -> {dims(step['output'])}, {dims(step['window'])}"
 
 
-def measure(network: str, numerics: str, isas: list[str], rounds: int) -> list[Timed]:
+def measure(network: str, numerics: str, isas: list[str], rounds: int, stem: str = STEMS[0]) -> list[Timed]:
     """One row per layer shape and table, and a last one per table for all binary convolutions together."""
-    data = bnn.to_bytes(random_resnet(network, numerics=numerics))
+    data = bnn.to_bytes(random_resnet(network, numerics=numerics, stem=stem if numerics == "integer" else None))
     engines = {isa: Engine(data, threads=1, isa=isa) for isa in isas}
     first = next(iter(engines.values()))
     c, h, w = first.input_shape

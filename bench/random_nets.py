@@ -75,6 +75,9 @@ def _resnet(b: _Builder, image: ir.Node, net: Topology, num_classes: int) -> ir.
     return b.head(net.spec.classifier, x, num_classes)
 
 
+STEMS = ("int8", "int16")  # weights of the first convolution: as trained for deployment, and for networks that were not
+
+
 def random_resnet(
     name: str,
     seed: int = 0,

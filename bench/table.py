@@ -50,15 +50,15 @@ ALL_HEAD = (
 
 
 def cells(result: Result, paper: bool) -> list[tuple[str, ...]]:
-    """The deployment table: 32/32, 16/16 and 1/1 of each network, 1/1 of each file of the user's; the paper's rows.
+    """The deployment table: four widths of each network, 1/1 of each file of the user's; the paper's rows.
 
-    In 32/32 and 16/16 stands the fastest engine of those timed or, without one, the reason.
+    In all but 1/1 stands the fastest engine of those timed or, without one, the reason.
     """
     lines: list[tuple[str, ...]] = []
     for network, about in result.networks.items():
         rows = [row for row in result.rows if network in (row.network, row.like)]
         base = fastest(rows, "32/32")
-        for bits in () if about.own else (32, 16):
+        for bits in () if about.own else (32, 16, 8):
             wa = f"{bits}/{bits}"
             row = fastest(rows, wa)
             if row is None:
@@ -78,13 +78,16 @@ def cells(result: Result, paper: bool) -> list[tuple[str, ...]]:
 
 
 def _line(row: Row, base: Row | None, parameters: int | None, rounds: int) -> tuple[str, ...]:
-    """Memory saving and acceleration are over the 32/32 in `base`."""
+    """Memory saving and acceleration are over the 32/32 in `base`.
+
+    The latter is the ratio of the medians that show; the ratios of the same rounds decide whether it may be called.
+    """
     ms, saving, acceleration = row.latency_ms, "-", "-"
     if row is not base and parameters is not None and row.size_mb:
         saving = _times(parameters * 4e-6 / row.size_mb)
     if row is not base and base is not None:
         faster = base.latency_ms.over(ms)
-        acceleration = _times(faster.median) if clear(ms, base.latency_ms, faster) else "unclear"
+        acceleration = _times(base.latency_ms.median / ms.median) if clear(ms, base.latency_ms, faster) else "unclear"
     short = f" ({len(ms.samples)} rounds only)" if len(ms.samples) < rounds else ""
     return (
         (_title(row.network), row.wa, _mb(row.size_mb), _mb(row.file_mb), saving)

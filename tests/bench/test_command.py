@@ -37,10 +37,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     }
     ours = made["rows"][0]
     assert (ours["isa"], ours["ratio"]["median"]) == ("portable", 1.0)
-    assert ours["file_mb"] == len(bnn.to_bytes(random_resnet(NET, numerics="integer"))) / 1e6
+    assert ours["file_mb"] == len(bnn.to_bytes(random_resnet(NET, numerics="integer", stem="int8"))) / 1e6
+    assert ours["check"] == "integer, int8 stem"
     assert [s["peer"] for s in made["skipped"]] == ["larq-1-bit"]
     assert shown.err == "not installed: larq-1-bit\n"
-    assert [c[1] for c in cells(shown.out, "cResNet20")][:3] == ["32/32", "16/16", "1/1"]
+    assert [c[1] for c in cells(shown.out, "cResNet20")][:4] == ["32/32", "16/16", "8/8", "1/1"]
     assert "kernels portable" in shown.out
     assert "| cResNet20 | 1/1 |" in page.read_text()
     assert cli.main(["compare", str(out), str(out)]) == 0

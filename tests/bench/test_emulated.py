@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ def test_counts_of_kernels(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         {"op": "maxpool", **about, "instructions": 70, "per_128_macs": None},
     ]
     monkeypatch.setattr(micro, "counts", lambda *given: [{"network": "net", "engine": "ovsw arm_neon", "steps": steps}])
-    assert micro._emulate("cortex-a53", ["net"], None, as_json=False) == 0
+    args = argparse.Namespace(emulate="cortex-a53", networks=["net"], isa=None, stem="int8", json=False)
+    assert micro._emulate(args) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("net ")]
     assert [(row[1], *row[-2:]) for row in rows] == [("bconv", "640", "1.25"), ("maxpool", "70", "-")]
 

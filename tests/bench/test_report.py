@@ -339,12 +339,13 @@ def test_emulate_shows_counts_and_a_model(tmp_path: Path, monkeypatch: pytest.Mo
 import json, pathlib, sys
 options = dict(word[2:].split("=", 1) for word in sys.argv[1:])
 assert options["cpu"] == "cortex-a76,cortex-a72" and options["network"] == "resnet18,a file.bnn", options
+assert options["stem"] == "int16", options
 pathlib.Path(options["json"]).write_text({json.dumps(COUNTS)!r})
 print("not to be seen")
 """
     rig(tmp_path, program)
     monkeypatch.setattr(emulate, "ROOT", tmp_path)
-    found = emulate.emulate("cortex-a76", ["resnet18", "a file.bnn"])
+    found = emulate.emulate("cortex-a76", ["resnet18", "a file.bnn"], "int16")
     assert [r.instructions for r in found.rows] == [75_000_000, 89_000_000, 239_000_000, 240_000_000]
     counts, _, modelled = emulate.show(found).partition("MODEL, not measured")
     rows = [line.split() for line in counts.splitlines()]
@@ -357,12 +358,12 @@ print("not to be seen")
 def test_emulate_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulate, "ROOT", tmp_path)
     with pytest.raises(ValueError, match="unknown CPU 'z80', known are cortex-a53"):
-        emulate.emulate("z80", ["resnet18"])
+        emulate.emulate("z80", ["resnet18"], "int8")
     with pytest.raises(ValueError, match=r"in a checkout of ovsw only.*make count-arm64"):
-        emulate.emulate("cortex-a76", ["resnet18"])
+        emulate.emulate("cortex-a76", ["resnet18"], "int8")
     rig(tmp_path, "raise SystemExit('no')")
     with pytest.raises(RuntimeError, match="exit code 1"):
-        emulate.emulate("cortex-a76", ["resnet18"])
+        emulate.emulate("cortex-a76", ["resnet18"], "int8")
     (tmp_path / "build" / "arm64" / "marks.so").rmdir()
     with pytest.raises(ValueError, match="not set up; `make count-arm64`"):
-        emulate.emulate("cortex-a76", ["resnet18"])
+        emulate.emulate("cortex-a76", ["resnet18"], "int8")

@@ -44,18 +44,19 @@ def test_parameters_are_those_of_the_float_network(network: str) -> None:
 
 
 def test_deployment_table() -> None:
-    """The fastest float engine stands in 32/32, even where it does not flatter us, and int8 in the other table only."""
+    """The fastest engine of each width stands there, even where it does not flatter us."""
     rows = rows_of(ovsw_bit=4.0, slow_fp32=40.0, fast_fp32=20.0, quick_int8=5.0)
     why = [Skipped("openvino-bf16", None, "no bf16 on this CPU"), Skipped("ncnn-fp16", None, "ncnn not installed")]
     made = result_of(rows, why)
     shown = table.show(made, paper=False)
-    full, half, one = cells(shown, "ResNet18")[:3]
+    full, half, quarter, one = cells(shown, "ResNet18")[:4]
     assert full[1:5] == ["32/32", "46.76", "5.00", "-"]
     assert full[-2:] == ["-", "fast fp32"]
     assert half == ["ResNet18", "16/16", "23.38", *["-"] * 5, "openvino-bf16: no bf16 on this CPU"]
+    assert (quarter[1], quarter[-1]) == ("8/8", "quick int8")
     assert one[1:5] == ["1/1", "2.81", "5.00", "16.66x"]
     assert float(one[-2][:-1]) == pytest.approx(5.0, rel=0.02)
-    assert [c[1] for c in cells(shown, "ResNet18")[3:]] == ["ovsw", "quick", "fast", "slow"]
+    assert [c[1] for c in cells(shown, "ResNet18")[4:]] == ["ovsw", "quick", "fast", "slow"]
     marked = table.show(made, True, table.markdown_table)
     assert "| ResNet18 | 1/1 | 2.81 | - | 16.64x | 7.97 | - | 3.47x | paper: M1 Pro, BOLT |" in marked
     assert "ResNet34" not in marked
@@ -65,7 +66,7 @@ def test_deployment_table() -> None:
 def test_ratios_that_overlap_are_not_called() -> None:
     rows = rows_of(ovsw_bit=19.8, other_fp32=20.0, half_bf16=20.2)
     shown = table.show(result_of(rows), paper=False)
-    _, half, one = cells(shown, "ResNet18")[:3]
+    _, half, _, one = cells(shown, "ResNet18")[:4]
     assert half[-2] == one[-2] == "unclear"
     assert sum("unclear" in line for line in shown.splitlines()) == 4
     assert "half bf16" in half[-1]

@@ -258,6 +258,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--cpu", default="cortex-a72,cortex-a76", help=f"CPUs of qemu-aarch64, {names}")
     p.add_argument("--network", default="resnet18", help=f"resnet18, resnet34 or .bnn files, {names}")
     p.add_argument("--engine", default="ovsw,ncnn-fp32,ncnn-fp16", help=f"ovsw, ncnn-fp32, ncnn-fp16, {names}")
+    p.add_argument("--stem", default="int8", help="weights of ovsw's first convolution, int8 or int16 (default: int8)")
     p.add_argument("--isa", help="the kernel table of ovsw (default: the best on each CPU)")
     p.add_argument("--json", metavar="FILE", type=Path, help="also write all rows to FILE")
     p.add_argument("--steps", action="store_true", help="also the instructions of each step of ovsw, per 128 MACs")
@@ -277,7 +278,7 @@ def main(argv: list[str] | None = None) -> int:
         name = Path(network).name
         for engine in args.engine.split(","):
             if engine == "ovsw":
-                call = ("ovsw", network, *([f"--isa={args.isa}"] if args.isa else []))
+                call = ("ovsw", network, f"--stem={args.stem}", *([f"--isa={args.isa}"] if args.isa else []))
             elif network.endswith(".bnn"):
                 continue  # ncnn has no such network
             else:

@@ -19,7 +19,9 @@ import numpy as np
 COUNTED = 2
 
 
-def ovsw_call(network: str, isa: str | None, next_step: int | None) -> tuple[Callable[[], Any], dict[str, Any]]:
+def ovsw_call(
+    network: str, isa: str | None, stem: str, next_step: int | None
+) -> tuple[Callable[[], Any], dict[str, Any]]:
     """`network` is the name of one with random weights, or a `.bnn` file; `next_step` the address of a marker."""
     from ovsw import Engine, _testing
     from ovsw import format as bnn
@@ -29,7 +31,7 @@ def ovsw_call(network: str, isa: str | None, next_step: int | None) -> tuple[Cal
     else:
         from ovsw.bench.random_nets import random_resnet
 
-        data = bnn.to_bytes(random_resnet(network, numerics="integer"))
+        data = bnn.to_bytes(random_resnet(network, numerics="integer", stem=stem))
     engine = Engine(data, threads=1, isa=isa)
     channels, height, width = engine.input_shape
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, channels), np.uint8)
@@ -68,6 +70,7 @@ def main() -> None:
     p.add_argument("engine", choices=("ovsw", "ncnn"))
     p.add_argument("network")
     p.add_argument("--isa")
+    p.add_argument("--stem", default="int8", help="of ovsw: weights of the first convolution")
     p.add_argument("--precision", default="fp32")
     p.add_argument("--marks", required=True)
     p.add_argument("--logits", help="a .npy file for the answer")
@@ -77,7 +80,7 @@ def main() -> None:
     begin, end = marks.begin, marks.end
     if args.engine == "ovsw":
         next_step = ctypes.cast(marks.next, ctypes.c_void_p).value if args.steps else None
-        call, about = ovsw_call(args.network, args.isa, next_step)
+        call, about = ovsw_call(args.network, args.isa, args.stem, next_step)
     else:
         call, about = ncnn_call(args.network, args.precision)
     gc.disable()  # or a collection may fall into a region
