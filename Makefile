@@ -14,7 +14,7 @@ STEP := @tools/step
 # Tests use all cores, up to four, and say what was skipped and why. Unbuffered: dots come at once in a pipe, too.
 PYTEST := $(BIN)/python -u -m pytest -n logical --maxprocesses 4 --dist worksteal -rs
 
-.PHONY: help run test test-all test-arm64 count-arm64 lint format bench docs wheel wheel-arm64 reproducible lock clean
+.PHONY: help run test test-all test-arm64 pi count-arm64 lint format bench docs wheel wheel-arm64 reproducible lock clean
 .PHONY: types fuzz soak faults numbers mutants check-sanitizers
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make test    set up and run linters and tests"
 	@echo "make test-all     the same with those tests that take long"
 	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"
+	@echo "make pi      every command of the Raspberry Pi page on an emulated machine (Debian 12, root, half an hour)"
 	@echo "make count-arm64  instructions of one inference there, beside ncnn"
 	@echo "make lint    ruff, mypy, clang-format; workflows, Dockerfile, CITATION.cff"
 	@echo "make format  reformat the code"
@@ -49,6 +50,10 @@ test test-all: $(VENV)/.dev lint
 	@$(if $(CI),tools/browser/setup)
 	@echo "Tests, some 8000 dots: several minutes on two cores$(if $(filter test-all,$@),; those that take long are among them)"
 	@$(PYTEST) $(if $(filter test,$@),-m "not slow")
+
+# As root on Debian 12: it makes a system of its own in build/pi, by debootstrap.
+pi: $(VENV)/.dev
+	@$(BIN)/python tools/arm64/pi.py
 
 test-arm64: $(VENV)/.dev
 	@PYTHON=$(BIN)/python tools/arm64/setup

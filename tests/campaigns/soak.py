@@ -59,7 +59,9 @@ class Left:
             ctypes.CDLL(None).malloc_trim(0)  # what is free is not in use
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         files = len(list(Path("/proc/self/fd").iterdir()))
-        return cls(int(status["Threads"]), files, int(status["VmRSS"].split()[0]))
+        return cls(
+            int(status["Threads"]), files, int(status["RssAnon"].split()[0])
+        )  # files come and go as the kernel likes
 
 
 @dataclass

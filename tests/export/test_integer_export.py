@@ -122,7 +122,12 @@ def test_integer_is_the_default(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert bnn.read(target).version == (1, 0)
 
 
-@pytest.mark.parametrize("arch", ["cResNet18_1w1a", "ReActResNet18_1w1a", "VGGSmall_1w1a", "BiRealNet18_1w1a"])
+CLAMPLESS = ("cResNet18_1w1a", "VGGSmall_1w1a", "BiRealNet18_1w1a")
+
+
+@pytest.mark.parametrize(
+    "arch", ["ReActResNet18_1w1a", *(pytest.param(name, marks=pytest.mark.slow) for name in CLAMPLESS)]
+)
 def test_streams_without_a_clamp_are_calibrated(arch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint, target, images = tmp_path / "c.pth", tmp_path / "m.bnn", tmp_path / "images"
     torch.save(create(arch, 10).state_dict(), checkpoint)

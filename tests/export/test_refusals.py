@@ -153,7 +153,7 @@ def test_size_that_does_not_fit(size: int, folder: Folder) -> None:
 
 def test_vggsmall_at_a_tiny_size(folder: Folder) -> None:
     folder.save(state_of(VGG, 10))
-    folder.refuses("not a size between 8 and 4096: '7'", options=("--input-size", "7"))
+    folder.refuses("not a size between 8 and 4096: '7'", options=("--input-size", "7"), code=2)
 
 
 def test_a_missing_learned_scale(folder: Folder) -> None:

@@ -25,6 +25,8 @@ from ovsw.repro.runs import locked, read_metrics
 from support import HANGS
 from support.training import tiny_cifar
 
+pytestmark = pytest.mark.slow
+
 PLAN = """
 [scales.cpu]
 about = "two epochs of a few images"

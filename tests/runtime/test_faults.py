@@ -11,6 +11,7 @@ import pytest
 from support import ROOT
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits and mounts of Linux")
 @pytest.mark.parametrize(
     ("job", "faults", "count", "least"),
