@@ -22,7 +22,7 @@ help:
 	@echo "make test    set up and run linters and tests"
 	@echo "make test-all     the same with those tests that take long"
 	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"
-	@echo "make pi      every command of the Raspberry Pi page on an emulated machine (Debian 12, root, half an hour)"
+	@echo "make pi      every command of the Raspberry Pi page on an emulated machine (Debian 12, root; half an hour or more)"
 	@echo "make count-arm64  instructions of one inference there, beside ncnn"
 	@echo "make lint    ruff, mypy, clang-format; workflows, Dockerfile, CITATION.cff"
 	@echo "make format  reformat the code"
