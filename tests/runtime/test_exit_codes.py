@@ -334,3 +334,20 @@ def test_a_reader_that_has_left() -> None:
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=HANGS)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_output_that_nobody_reads_is_not_tried_again() -> None:
+    """What is left in the buffer when the reader has gone must not be an error when Python ends."""
+    code = """
+import os
+from ovsw import cli
+read, write = os.pipe()
+os.dup2(write, 1)
+os.close(read)
+os.close(write)
+print("something")
+cli._discard_output()
+"""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run([sys.executable, "-c", code], env=buffered, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

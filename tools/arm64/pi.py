@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).absolute().parents[2]
 MACHINE = ROOT / "build" / "pi"
-HOME = "/root/ovsw"  # the folder of the sources there
+SOURCES = "/srv/ovsw"  # the folder of the sources there
 PAGE = "docs/raspberry_pi.md"
 CPUS = {"cortex-a72": "arm_neon", "cortex-a76": "arm_neon_dot"}  # of a Pi 4 and a Pi 5
 HERE = "make pi"  # a block that only this runs names it
@@ -87,7 +87,7 @@ def system() -> None:
 
 def sources() -> None:
     """The files of the last commit, and a photo, in the folder that the page speaks of."""
-    target = MACHINE / HOME.lstrip("/")
+    target = MACHINE / SOURCES.lstrip("/")
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     with tempfile.NamedTemporaryFile(suffix=".tar") as file:
@@ -116,7 +116,7 @@ def on_machine(cpu: str, text: str) -> str:
     lent = {k: v for k, v in os.environ.items() if k in ("PIP_CERT", "PIP_INDEX_URL") or k.lower().endswith("_proxy")}
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "QEMU_CPU": cpu, **lent}
     enter = 'mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && exec chroot "$0" /bin/bash -c "$1"'
-    inside = f"cd {HOME}\n{text}"
+    inside = f"cd {SOURCES}\n{text}"
     command = ["unshare", "--mount", "sh", "-c", enter, str(MACHINE), inside]
     printed = ""
     with subprocess.Popen(
