@@ -1,6 +1,6 @@
 // The convolutions over pixels and over the 16-bit stream.
 //
-// Patches of 16-bit numbers, in pairs, times slabs of kSlab output channels; pairs.h has the weights' layout, pairs
+// Patches of 16-bit numbers, in pairs, times slabs of kSlab output channels; groups.h has the weights' layout, pairs
 // over (window_h, window_w, in_c) as in the file, so that one VPMADDWD or VPDPWSSD does a pair for a register of
 // channels. A patch is contiguous and its pairs run on from one kernel row to the next: 7x7x3 takes 74 pairs where
 // separate rows would take 77. Sums are exact in 32 bits; VPMADDWD's one overflow, 2^31, is right modulo 2^32.
@@ -13,9 +13,9 @@
 // 16 of 16 with AVX2, 29 of 32 with AVX-512.
 
 #include "kernels/x86/epilogue.h"
+#include "kernels/x86/groups.h"
 #include "kernels/x86/kernels.h"
 #include "kernels/x86/padding.h"
-#include "kernels/x86/pairs.h"
 
 namespace ovsw::OVSW_ISA::x86 {
 namespace {
@@ -63,8 +63,7 @@ int strip_pixels(const Shape& s) { return patch_values(s) * kWide * kStrip <= kS
 // A 1x1 patch of the stream lies in the map as it is; its last pair may reach into what follows, with weight 0.
 template <typename F>
 bool in_place(const Shape& s) {
-  return sizeof(typename F::In) == sizeof(typename F::Value) && sizeof(typename F::In) == kWide && s.window_h == 1 &&
-         s.window_w == 1 && s.pad_h == 0 && s.pad_w == 0;
+  return sizeof(typename F::In) == kWide && s.window_h == 1 && s.window_w == 1 && s.pad_h == 0 && s.pad_w == 0;
 }
 
 // The input rows under output pixels [begin, end), as values of patches.
@@ -216,24 +215,16 @@ void run(const KernelArgs& args, const void* weights, std::int64_t begin, std::i
 
 constexpr std::size_t kHeader = 64;  // before the weights of pixels: 1 if they are bytes
 
-// packed[slab][group][output of the slab][4], each a 256th of the weight; 0 where there is none.
-void pack_bytes(const Shape& s, const std::int16_t* from, std::uint8_t* packed) {
-  const std::int64_t values = patch_values(s), groups = patch_groups(s, 1);
-  std::memset(packed, 0, std::size_t(ceil_div(s.out_c, kSlab) * groups * kPanelBytes));
-  for (int c = 0; c < s.out_c; ++c) {
-    std::uint8_t* to = packed + c / kSlab * groups * kPanelBytes + c % kSlab * kGroup;
-    for (std::int64_t k = 0; k < values; ++k) to[k / kGroup * kPanelBytes + k % kGroup] = std::uint8_t(*from++ / 256);
-  }
-}
-
 #endif
 
 }  // namespace
 
-std::size_t Conv::packed_bytes(const Shape& s) { return packed_pairs_bytes(s.out_c, patch_values(s), kSlab); }
+std::size_t Conv::packed_bytes(const Shape& s) {
+  return packed_groups_bytes<std::int16_t>(s.out_c, patch_values(s), kSlab);
+}
 
 void Conv::pack(const Shape& s, const void* weights, void* packed) {
-  pack_pairs(weights, s.out_c, patch_values(s), kSlab, packed);
+  pack_groups<std::int16_t>(weights, s.out_c, patch_values(s), kSlab, 1, packed);
 }
 
 std::size_t Conv::scratch_bytes(const Shape& s) {
@@ -259,7 +250,7 @@ void ConvPixels::pack(const Shape& s, const void* weights, void* packed) {
   std::memset(to, 0, kHeader);
   to[0] = bytes;
   if (bytes) {
-    pack_bytes(s, from, to + kHeader);
+    pack_groups<std::int8_t>(weights, s.out_c, patch_values(s), kSlab, 256, to + kHeader);
   } else {
     Conv::pack(s, weights, to + kHeader);
   }

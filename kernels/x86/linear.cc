@@ -5,8 +5,8 @@
 // VPMADDWD adds two products to 32 bits; their sum lies in -2^31 + 2^16 .. 2^31, the top only for four times -32768.
 // Adding 2^31 - 1 makes that 0 .. 2^32 - 1, whose halves are summed as two 32-bit numbers, at most kRun at a time.
 
+#include "kernels/x86/groups.h"
 #include "kernels/x86/kernels.h"
-#include "kernels/x86/pairs.h"
 #include "kernels/x86/vector.h"
 
 namespace ovsw::OVSW_ISA::x86 {
@@ -21,10 +21,12 @@ std::int64_t features(const Shape& s) { return std::int64_t(s.in_h) * s.in_w * s
 
 }  // namespace
 
-std::size_t Linear::packed_bytes(const Shape& s) { return packed_pairs_bytes(s.out_c, features(s), kPanel); }
+std::size_t Linear::packed_bytes(const Shape& s) {
+  return packed_groups_bytes<std::int16_t>(s.out_c, features(s), kPanel);
+}
 
 void Linear::pack(const Shape& s, const void* weights, void* packed) {
-  pack_pairs(weights, s.out_c, features(s), kPanel, packed);
+  pack_groups<std::int16_t>(weights, s.out_c, features(s), kPanel, 1, packed);
 }
 
 std::size_t Linear::scratch_bytes(const Shape&) { return 0; }
