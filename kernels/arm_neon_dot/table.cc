@@ -1,6 +1,10 @@
-// The table arm_neon_dot: the kernels of arm_neon for CPUs with dot products (ARMv8.2: Cortex-A76, Apple M1).
+// The table arm_neon_dot: the kernels of arm_neon, and its own for pixels, for CPUs with dot products (ARMv8.2:
+// Cortex-A76, Apple M1).
 
-#include "kernels/arm_neon/rows.h"
+#include "kernels/portable/table.h"
+
+#include "kernels/arm_neon/kernels.h"
+#include "kernels/arm_neon_dot/kernels.h"
 
 #if defined(__APPLE__)
 #include <sys/sysctl.h>
@@ -26,6 +30,12 @@ bool supported() {
 
 }  // namespace
 
-const KernelTable kTable = make_table(20, supported, neon::kRows);
+const KernelTable kTable = make_table(20, supported,
+                                      {
+                                          {Numerics::kInteger, Core::kBconv, kernel<neon::Bconv>()},
+                                          {Numerics::kInteger, Core::kConvPixels, kernel<ConvPixelsDot>()},
+                                          {Numerics::kInteger, Core::kConv, kernel<neon::Conv>()},
+                                          {Numerics::kInteger, Core::kLinear, kernel<neon::Linear>()},
+                                      });
 
 }  // namespace ovsw::arm_neon_dot

@@ -5,12 +5,8 @@
 
 namespace ovsw::OVSW_ISA::x86 {
 
-// On the stream, and on pixels.
+// On the stream.
 struct Conv {
-  OVSW_KERNEL;
-};
-
-struct ConvPixels {
   OVSW_KERNEL;
 };
 

@@ -9,4 +9,8 @@ struct Bconv {
   OVSW_KERNEL;
 };
 
+struct ConvPixels {
+  OVSW_KERNEL;
+};
+
 }  // namespace ovsw::x86_avx2

@@ -15,7 +15,7 @@ bool supported() { return __builtin_cpu_supports("avx2") && __builtin_cpu_suppor
 const KernelTable kTable = make_table(10, supported,
                                       {
                                           {Numerics::kInteger, Core::kBconv, kernel<Bconv>()},
-                                          {Numerics::kInteger, Core::kConvPixels, kernel<x86::ConvPixels>()},
+                                          {Numerics::kInteger, Core::kConvPixels, kernel<ConvPixels>()},
                                           {Numerics::kInteger, Core::kConv, kernel<x86::Conv>()},
                                           {Numerics::kInteger, Core::kLinear, kernel<x86::Linear>()},
                                       });

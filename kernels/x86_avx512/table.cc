@@ -18,7 +18,7 @@ bool supported() {
 const KernelTable kTable = make_table(20, supported,
                                       {
                                           {Numerics::kInteger, Core::kBconv, kernel<Bconv>()},
-                                          {Numerics::kInteger, Core::kConvPixels, kernel<x86::ConvPixels>()},
+                                          {Numerics::kInteger, Core::kConvPixels, kernel<ConvPixels>()},
                                           {Numerics::kInteger, Core::kConv, kernel<x86::Conv>()},
                                           {Numerics::kInteger, Core::kLinear, kernel<x86::Linear>()},
                                       });

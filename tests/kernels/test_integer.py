@@ -262,14 +262,28 @@ def test_conv_u8(isa: str, c: int) -> None:
         if p >= k or h + 2 * p < k or w + 2 * p < k:
             continue
         out_c, unit = (1, 8, 15, 16, 17, 64, 70)[i % 7], (1, 1, 256)[i % 3]
-        check_conv_u8(isa, rng, (h, w, c), out_c, k, s, p, unit=unit, split=(0, 5)[i % 2])
+        check_conv_u8(isa, rng, (h, w, c), out_c, (k, k), (s, s), (p, p), unit=unit, split=(0, 5)[i % 2])
 
 
 @pytest.mark.parametrize(("size", "k", "s", "p", "out_c"), [(224, 7, 2, 3, 64), (32, 3, 1, 1, 16), (64, 7, 2, 3, 64)])
 def test_conv_u8_of_the_networks(isa: str, size: int, k: int, s: int, p: int, out_c: int) -> None:
     rng = np.random.default_rng(0)
-    for unit, pixel in itertools.product((1, 256), (None, 0, 255)):
-        check_conv_u8(isa, rng, (size, size, 3), out_c, k, s, p, unit=unit, pixel=pixel, lo=-20000, hi=20000)
+    for unit, pixels in itertools.product((1, 256), ((0, 255), (0, 0), (255, 255))):
+        check_conv_u8(isa, rng, (size, size, 3), out_c, (k, k), (s, s), (p, p), unit, pixels, lo=-20000, hi=20000)
+
+
+WINDOWS = [((7, 7), (2, 2)), ((5, 5), (2, 2)), ((4, 4), (1, 1)), ((6, 3), (1, 1)), ((3, 8), (1, 2)), ((8, 7), (3, 2))]
+
+
+@pytest.mark.parametrize("c", [1, 2, 3, 4])
+@pytest.mark.parametrize(("k", "s"), WINDOWS)
+def test_conv_u8_of_8_bits(isa: str, c: int, k: Pair, s: Pair) -> None:
+    """Windows that a table may take apart: every width of a row and every place to start in it, and the extremes."""
+    rng = np.random.default_rng(c)
+    for w in range(k[1], 2 * k[1] + 8):
+        p, split = (k[0] // 2, w % 3), (0, 1, 5, 23, 30)[w % 5]
+        extreme = (-128, 127) if w % 2 else None
+        check_conv_u8(isa, rng, (k[0] + w % 3, w, c), (1, 17, 40)[w % 3], k, s, p, 256, extreme=extreme, split=split)
 
 
 def check_conv_u8(
@@ -277,25 +291,30 @@ def check_conv_u8(
     rng: Rng,
     shape: tuple[int, int, int],
     out_c: int,
-    k: int,
-    s: int,
-    p: int,
+    k: Pair,
+    s: Pair,
+    p: Pair,
     unit: int = 1,
-    pixel: int | None = None,
+    pixels: Pair = (0, 255),
+    extreme: Pair | None = None,
     **e: Any,
 ) -> None:
-    """All weights are multiples of `unit`: 256 is what 8-bit ones come as."""
-    x = rng.integers(0, 256, shape, np.uint8) if pixel is None else np.full(shape, pixel, np.uint8)
-    weight = limited(rng, (out_c, k, k, shape[2]), 2 * 255) // unit * unit
+    """All weights are multiples of `unit`: 256 is what 8-bit ones come as. With `extreme` they are those two, and
+    pixels the darkest and lightest of all."""
+    x = rng.integers(pixels[0], pixels[1] + 1, shape).astype(np.uint8)
+    weight = limited(rng, (out_c, *k, shape[2]), 2 * 255) // unit * unit
     mean = rng.uniform(0, 1, shape[2]).astype(np.float32)
-    constants = conv_constants(rng, weight, 2 * 255)
+    if extreme:
+        x, mean = rng.choice(np.uint8(pixels), shape), np.zeros(shape[2], np.float32)
+        weight = (rng.choice(extreme, weight.shape) * unit).astype(np.int16)
+    constants = conv_constants(rng, weight, 255 if extreme else 2 * 255)
     zero = np.floor(mean.astype(np.float64) * 65280 + 0.5).astype(np.int64)
-    _, inside = taps(x, (k, k), (s, s), (p, p))
+    _, inside = taps(x, k, s, p)
     per_tap = weight.astype(np.int64) @ zero
     zeros = np.tensordot(inside.astype(np.int64), per_tap, axes=([2, 3], [1, 2]))
-    y = dots(x, weight, (s, s), (p, p)) - ((zeros + 128) >> 8)
+    y = dots(x, weight, s, p) - ((zeros + 128) >> 8)
     q = (y + constants["offset"]) >> constants["shift"]
-    got = run(isa, "conv_u8", x, weight=weight, stride=(s, s), pad=(p, p), mean=mean.tolist(), **constants, **e)
+    got = run(isa, "conv_u8", x, weight=weight, stride=s, pad=p, mean=mean.tolist(), **constants, **e)
     expect(q, got, (shape, out_c, k, s, p), **e)
 
 

@@ -1,0 +1,12 @@
+// What this folder writes itself.
+#pragma once
+
+#include "kernels/portable/config.h"
+
+namespace ovsw::arm_neon_dot {
+
+struct ConvPixelsDot {
+  OVSW_KERNEL;
+};
+
+}  // namespace ovsw::arm_neon_dot

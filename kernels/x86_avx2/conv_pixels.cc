@@ -1,0 +1,151 @@
+// The convolution over pixels. Where all weights have 8 bits and it pays, four outputs of a row are made together, in
+// half the products (kernels/portable/toom_cook.h): at each of the points kPixels quads are multiplied as pixels are
+// otherwise, and their sums led back. A header before the weights says which it is.
+//     packed[point][slab][pair of values][channel][2]
+//
+// (VPMADDUBSW on bytes saturates where two products leave 16 bits; made safe it takes as many instructions as
+// VPMADDWD.)
+
+#include "kernels/portable/toom_cook.h"
+#include "kernels/x86/conv.h"
+#include "kernels/x86_avx2/kernels.h"
+
+namespace ovsw::x86_avx2 {
+namespace {
+
+using namespace x86;
+using plain::kPoints;
+using plain::kQuad;
+
+constexpr int kQuads = 24;  // gathered at a time: a multiple of kPixels
+
+typedef std::uint32_t Sums __attribute__((vector_size(sizeof(Vec))));
+
+std::int64_t quad_groups(const Shape& s) { return ceil_div(plain::quad_values(s) * kWide, kGroup); }
+
+// Of one point: its weights, a patch (gathering writes up to a column more), and the patches of all quads.
+std::int64_t point_weights(const Shape& s) { return ceil_div(s.out_c, kSlab) * quad_groups(s) * kPanelBytes; }
+std::int64_t point_patch(const Shape& s) { return quad_groups(s) * kGroup + std::int64_t(sizeof(plain::Column)); }
+std::int64_t point_patches(const Shape& s) { return kQuads * point_patch(s); }
+
+void pack_quads(const Shape& s, const void* weights, std::uint8_t* packed) {
+  std::memset(packed, 0, std::size_t(kPoints * point_weights(s)));
+  const auto* from = static_cast<const std::int16_t*>(weights);
+  for (int c = 0; c < s.out_c; ++c, from += patch_values(s)) {
+    std::uint8_t* panel = packed + c / kSlab * quad_groups(s) * kPanelBytes + c % kSlab * kGroup;
+    plain::quad_weights(s, from, [&](int point, int k, std::int16_t w) {
+      std::memcpy(panel + point * point_weights(s) + k / 2 * kPanelBytes + k % 2 * kWide, &w, sizeof w);
+    });
+  }
+}
+
+// `quads` quads, at most kPixels, x 1 slab: sums [pixel][kTileVectors] of all their outputs. `starts` has where the
+// outputs of each start.
+void dot_quads(const Shape& s, const std::uint8_t* const* patches, const std::uint8_t* panel, int quads,
+               const int* starts, Vec* to) {
+  Vec points[kPoints][kPixels * kTileVectors];
+  const std::int64_t groups = quad_groups(s);
+  for (int i = 0; i < kPoints; ++i, panel += point_weights(s)) {
+    const std::uint8_t* at[kPixels];
+    for (int q = 0; q < quads; ++q) at[q] = patches[q] + i * point_patches(s);
+    if (quads == kPixels) {
+      dot<Pixels, kPixels, kTileVectors>(at, panel, groups, points[i]);
+    } else {
+      for (int q = 0; q < quads; ++q) dot<Pixels, 1, kTileVectors>(at + q, panel, groups, points[i] + q * kTileVectors);
+    }
+  }
+  for (int q = 0; q < quads; ++q) {
+    for (int v = 0; v < kTileVectors; ++v) {
+      Sums m[kPoints], y[kQuad];
+      for (int i = 0; i < kPoints; ++i) m[i] = Sums(points[i][q * kTileVectors + v]);
+      plain::quad_outputs(m, y);
+      for (int i = 0; i < kQuad; ++i) to[(starts[q] + i) * kTileVectors + v] = Vec(y[i]);
+    }
+  }
+}
+
+template <typename E>
+void run_quads(const KernelArgs& args, const std::uint8_t* weights, std::int64_t begin, std::int64_t end,
+               void* scratch) {
+  const Shape& s = args.shape;
+  const Target t = make_target(args);
+  const auto* shift = args.constant<std::int32_t>(kShift);
+  const int base_stride = padded_channels(s.out_c);
+  const int first_slab = args.first_channel / kSlab, last_slab = int(ceil_div(args.last_channel, kSlab));
+  auto* const room = static_cast<std::uint8_t*>(scratch);
+  int oy = int(begin / s.out_w), ox = int(begin % s.out_w);
+  plain::QuadRows rows(s, args.in.data, oy, room + kPoints * point_patches(s));
+  int skip = ox % kQuad;  // outputs of the first quad that are not asked for
+  for (std::int64_t first = begin; first < end; skip = 0) {
+    // A strip: quads one after the other, the last of a row and of all not always whole.
+    const std::uint8_t* patches[kQuads];
+    const std::int32_t* base[kQuads * kQuad];
+    int starts[kQuads + 1] = {-skip};
+    int quads = 0, pixels = 0;
+    for (; quads < kQuads && first + pixels < end; ++quads) {
+      rows.move_to(oy);
+      std::uint8_t* to = room + quads * point_patch(s);
+      patches[quads] = to;
+      rows.gather(oy, ox / kQuad, to, std::size_t(point_patches(s)));
+      do {
+        base[pixels++] =
+            args.border.base + std::int64_t(args.border.row_class[oy] + args.border.col_class[ox]) * base_stride;
+      } while (++ox % kQuad != 0 && ox < s.out_w && first + pixels < end);
+      starts[quads + 1] = pixels;
+      if (ox == s.out_w) {
+        ox = 0;
+        ++oy;
+      }
+    }
+    for (int slab = first_slab; slab < last_slab; ++slab) {
+      for (int q = 0; q < quads; q += kPixels) {
+        const int n = quads - q < kPixels ? quads - q : kPixels;
+        // The first quad may start before the first pixel.
+        const int start = starts[q] < 0 ? 0 : starts[q];
+        Vec room_for_sums[(1 + kPixels) * kQuad * kTileVectors], *sums = room_for_sums + kQuad * kTileVectors;
+        dot_quads(s, patches + q, weights + slab * quad_groups(s) * kPanelBytes, n, starts + q,
+                  sums - start * kTileVectors);
+        finish_sums<E>(t, shift, base + start, first + start, starts[q + n] - start, slab * kSlab, 1, sums,
+                       kTileVectors);
+      }
+    }
+    first += pixels;
+  }
+}
+
+}  // namespace
+
+std::size_t ConvPixels::packed_bytes(const Shape& s) {
+  const std::size_t words = packed_words_bytes(s),
+                    quads = plain::quads_pay(s) ? std::size_t(kPoints * point_weights(s)) : 0;
+  return kHeader + (words < quads ? quads : words);
+}
+
+void ConvPixels::pack(const Shape& s, const void* weights, void* packed) {
+  auto* to = static_cast<std::uint8_t*>(packed);
+  std::memset(to, 0, kHeader);
+  to[0] = plain::quads_pay(s) && plain::eight_bits(s, weights);
+  if (to[0]) {
+    pack_quads(s, weights, to + kHeader);
+  } else {
+    pack_words(s, weights, to + kHeader);
+  }
+}
+
+std::size_t ConvPixels::scratch_bytes(const Shape& s) {
+  const std::size_t words = words_scratch_bytes(s);
+  if (!plain::quads_pay(s)) return words;
+  const std::size_t quads = std::size_t(kPoints * point_patches(s)) + plain::QuadRows::bytes(s);
+  return words < quads ? quads : words;
+}
+
+void ConvPixels::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+  const auto* weights = static_cast<const std::uint8_t*>(args.weights);
+  if (weights[0] && begin < end) {
+    with_parts(args, [&](auto parts) { run_quads<decltype(parts)>(args, weights + kHeader, begin, end, scratch); });
+  } else {
+    run_conv<Pixels>(args, weights + kHeader, begin, end, scratch);
+  }
+}
+
+}  // namespace ovsw::x86_avx2
