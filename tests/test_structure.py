@@ -147,6 +147,7 @@ engine.run({str(ROOT / "bench/data/cat.jpg")!r})
     assert found.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_tests_run_from_an_unpacked_sdist(tmp_path: Path) -> None:
     """It has all that git has, but what only repositories need; every test is found in it, and one room runs."""
     source = copy_of_tree(tmp_path / "source")

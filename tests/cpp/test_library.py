@@ -28,6 +28,8 @@ from ovsw.cpu import supported_isas
 from support import DATA, ROOT
 from support.pages import blocks
 
+pytestmark = pytest.mark.slow
+
 TINY = DATA / "tiny.bnn"
 ARM64 = os.environ.get("OVSW_ARM64") == "1"
 CROSS = [f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'cmake/toolchains/aarch64-linux.cmake'}"] if ARM64 else []

@@ -74,7 +74,7 @@ def test_the_largest_weights_of_a_stem(stem: str, isa: str) -> None:
         simulated(model, (3, 32, 32), images, stem=stem)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet34", "cresnet20"])
+@pytest.mark.parametrize("name", ["resnet18", pytest.param("resnet34", marks=pytest.mark.slow), "cresnet20"])
 def test_random_networks_are_the_exported_ones(name: str) -> None:
     arch = {"resnet18": "ResNet18_1w1a", "resnet34": "ResNet34_1w1a", "cresnet20": R20}[name]
     mean, std = normalisation(arch)

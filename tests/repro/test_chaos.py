@@ -176,6 +176,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_study(material: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine.bnn"
     export(material / "r20.pth", mine, ExportOptions(numerics="integer"))

@@ -55,6 +55,7 @@ def test_one_step_is_that_of_one_process(tmp_path: Path) -> None:
                 torch.testing.assert_close(rank[part][key], value, atol=1e-9, rtol=1e-9, msg=f"{part} {key}")
 
 
+@pytest.mark.slow
 def test_ranks_stay_bit_identical(tmp_path: Path) -> None:
     """24 float32 steps: weights, statistics and OvSW's state; one set of files, written by rank 0, over both."""
     complete(launch("whole_run", tmp_path))
@@ -77,7 +78,7 @@ def test_ranks_stay_bit_identical(tmp_path: Path) -> None:
         assert rows[-1][column] == pytest.approx(100 * sum(rank["right"][place] for rank in told) / 300)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_rank_hangs_when_another_is_killed(tmp_path: Path, victim: int) -> None:
     process = launch("wait_to_be_killed", tmp_path)
     try:

@@ -174,7 +174,7 @@ def naive_loss(state: dict[str, Tensor], x: Tensor, labels: Tensor, zero: int) -
     return (logits.exp().sum(1).log() - chosen).sum() / len(labels)
 
 
-@pytest.mark.parametrize("zero", [0, 1])
+@pytest.mark.parametrize("zero", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_vanilla_trajectory_with_learned_scales(zero: int) -> None:
     """Five SGD steps in float64 against a naive implementation: losses, every weight, scale, sign and statistic.
 

@@ -238,6 +238,7 @@ def test_a_distilled_second_step_resumes_the_same(
     assert [row["loss"] for row in metrics(whole)] == [row["loss"] for row in metrics(broken)]
 
 
+@pytest.mark.slow
 def test_channels_last(first: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same losses as without, and the same weights whether in one go or in two."""
     losses = []
@@ -258,6 +259,7 @@ def test_channels_last(first: Path, teacher: Path, tmp_path: Path, monkeypatch: 
     assert weight.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.slow
 def test_compiled(first: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same weights, saved under their own names. The graph is captured but not turned into C++, for time."""
     real, compiled = torch.compile, []
