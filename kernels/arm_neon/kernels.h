@@ -1,4 +1,4 @@
-// The integer kernels for ARM, for the tables arm_neon (ARMv8.0) and, but for pixels, arm_neon_dot (with dot products).
+// The integer kernels for ARM, for the tables arm_neon (ARMv8.0) and arm_neon_dot, which has its own convolutions.
 #pragma once
 
 #include "kernels/portable/config.h"

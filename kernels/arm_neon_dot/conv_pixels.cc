@@ -6,7 +6,7 @@
 // sum.
 //     packed[panel][pass][4 bytes of the patch][channel][4 bytes], after a header with the number of passes
 
-#include "kernels/arm_neon/conv.h"
+#include "kernels/arm_neon_dot/dots.h"
 #include "kernels/arm_neon_dot/kernels.h"
 #include "kernels/portable/eight_bits.h"
 
@@ -20,30 +20,15 @@ struct Pixels {
   static constexpr std::size_t kFrom = 1, kTo = 1;
 };
 
-constexpr int kGroup = 4;  // bytes that one dot product takes
-constexpr std::size_t kHeader = 64;
-
-// Registers: pixel p in vp, weights in v8 and v9, sums of pixel p in %[ap] (channels 0-3) and %[bp] (4-7).
-#define OVSW_DOTS(p, lane)                        \
-  "udot %[a" #p "].4s, v8.16b, v" #p ".4b[" #lane \
-  "]\n\t"                                         \
-  "udot %[b" #p "].4s, v9.16b, v" #p ".4b[" #lane "]\n\t"
-#define OVSW_GROUP(P, lane) OVSW_LOAD_WW(8, 9) OVSW_EACH##P(OVSW_DOTS, lane)
-#define OVSW_GROUPS4(P) OVSW_PIXELS##P OVSW_GROUP(P, 0) OVSW_GROUP(P, 1) OVSW_GROUP(P, 2) OVSW_GROUP(P, 3)
 // n vectors, which may be none, and `rest` groups of 4 bytes.
 #define OVSW_PASS(P) \
-  "mov %[x], %[patches]\n\t" "mov %w[n], %w[steps]\n\t" "cbz %w[n], 2f\n\t" OVSW_LOOP(1, OVSW_GROUPS4(P))  \
-  "2:\n\t" "cbz %w[rest], 3f\n\t" OVSW_PIXELS##P OVSW_GROUP(P, 0)                                          \
-  "cmp %w[rest], #2\n\t" "b.lt 3f\n\t" OVSW_GROUP(P, 1) "b.eq 3f\n\t" OVSW_GROUP(P, 2) "3:\n\t"
+  "mov %[x], %[patches]\n\t" "mov %w[n], %w[steps]\n\t" "cbz %w[n], 2f\n\t" OVSW_LOOP(1, OVSW_GROUPS4(P, "udot"))  \
+  "2:\n\t" "cbz %w[rest], 3f\n\t" OVSW_PIXELS##P OVSW_GROUP(P, 0, "udot")                                          \
+  "cmp %w[rest], #2\n\t" "b.lt 3f\n\t" OVSW_GROUP(P, 1, "udot") "b.eq 3f\n\t" OVSW_GROUP(P, 2, "udot") "3:\n\t"
 #define OVSW_START(p, unused) \
   "ld1r {%[a" #p              \
   "].4s}, [%[x]], #4\n\t"     \
   "mov %[b" #p "].16b, %[a" #p "].16b\n\t"
-#define OVSW_TIMES256(p, unused) \
-  "shl %[a" #p "].4s, %[a" #p    \
-  "].4s, #8\n\t"                 \
-  "shl %[b" #p "].4s, %[b" #p "].4s, #8\n\t"
-
 template <int P>
 struct Dots;
 

@@ -9,4 +9,8 @@ struct ConvPixelsDot {
   OVSW_KERNEL;
 };
 
+struct ConvDot {
+  OVSW_KERNEL;
+};
+
 }  // namespace ovsw::arm_neon_dot

@@ -1,4 +1,4 @@
-// The table arm_neon_dot: the kernels of arm_neon, and its own for pixels, for CPUs with dot products (ARMv8.2:
+// The table arm_neon_dot: the kernels of arm_neon, and its own convolutions, for CPUs with dot products (ARMv8.2:
 // Cortex-A76, Apple M1).
 
 #include "kernels/portable/table.h"
@@ -34,7 +34,7 @@ const KernelTable kTable = make_table(20, supported,
                                       {
                                           {Numerics::kInteger, Core::kBconv, kernel<neon::Bconv>()},
                                           {Numerics::kInteger, Core::kConvPixels, kernel<ConvPixelsDot>()},
-                                          {Numerics::kInteger, Core::kConv, kernel<neon::Conv>()},
+                                          {Numerics::kInteger, Core::kConv, kernel<ConvDot>()},
                                           {Numerics::kInteger, Core::kLinear, kernel<neon::Linear>()},
                                       });
 

@@ -327,17 +327,28 @@ def test_conv_i16(isa: str, c: int) -> None:
         x = rng.integers(-32768, 32768, (h, w, c)).astype(np.int16)
         out_c = (1, 15, 16, 17, 130)[i % 5]
         check_conv_i16(isa, rng, x, out_c, k, s, p, i)
+        check_conv_i16(isa, rng, x, out_c, k, s, p, i, narrow=True)
 
 
 @pytest.mark.parametrize(("c", "size"), [(64, 56), (128, 28), (256, 14)])
 def test_conv_i16_of_the_networks(isa: str, c: int, size: int) -> None:
     rng = np.random.default_rng(c)
     check_conv_i16(isa, rng, rng.integers(-32768, 32768, (size, size, c)).astype(np.int16), 2 * c, 1, 2, 0, 0)
-    check_conv_i16(isa, rng, np.full((size, size, c), -32768, np.int16), 2 * c, 1, 2, 0, 0)
+    for value in (-32768, 32767):
+        check_conv_i16(isa, rng, np.full((size, size, c), value, np.int16), 2 * c, 1, 2, 0, 0, narrow=value > 0)
+    check_conv_i16(isa, rng, rng.integers(-32768, 32768, (size, size, c)).astype(np.int16), 2 * c, 1, 2, 0, 1, True)
 
 
-def check_conv_i16(isa: str, rng: Rng, x: np.ndarray, out_c: int, k: int, s: int, p: int, i: int) -> None:
+def check_conv_i16(
+    isa: str, rng: Rng, x: np.ndarray, out_c: int, k: int, s: int, p: int, i: int, narrow: bool = False
+) -> None:
+    """`narrow` weights have 8 bits, some of them their ends."""
     weight = limited(rng, (out_c, k, k, x.shape[2]), 32768)
+    if narrow:
+        most = min(127, int(np.abs(weight.astype(np.int32)).max()))
+        least = -128 if most == 127 else -most
+        weight = np.where(rng.random(weight.shape) < 0.2, least, rng.integers(least, most + 1, weight.shape))
+        weight = weight.astype(np.int16)
     constants = conv_constants(rng, weight, 32768)
     q = (dots(x, weight, (s, s), (p, p)) + constants["offset"]) >> constants["shift"]
     call: dict[str, Any] = {"weight": weight, "stride": (s, s), "pad": (p, p), "split": (0, 3)[i % 2], **constants}
