@@ -4,6 +4,10 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +26,7 @@
 #include "csrc/graph/graph.h"
 #include "csrc/plan/plan.h"
 #include "csrc/runtime/load.h"
+#include "csrc/runtime/split.h"
 #include "kernels/kernels.h"
 #include "kernels/reference/reference.h"
 
@@ -168,6 +173,59 @@ void run_marked(Model& model, const py::array_t<std::uint8_t, py::array::c_style
   model.engine->run({image.data(), nullptr}, logits.data(), reinterpret_cast<void (*)()>(mark));
 }
 
+// How the engine shares out each step over `threads`: (name, pixels, channels, products, rows, columns).
+py::list splits(const Model& model, std::int64_t threads) {
+  py::list all;
+  for (const Step& step : model.engine->plan().steps) {
+    const Work work = work_of(step);
+    const Split s = split(work, threads);
+    all.append(py::make_tuple(step.name, work.pixels, work.channels, work.products, s.rows, s.columns));
+  }
+  return all;
+}
+
+// Seconds of every part of every step if it is shared out like this, rows and columns per step: one thread does them
+// one after the other. The least of `repeats` runs each.
+std::vector<std::vector<double>> part_seconds(const Model& model, const std::vector<std::array<std::int64_t, 2>>& how,
+                                              int repeats) {
+  using Clock = std::chrono::steady_clock;
+  const Plan& plan = model.engine->plan();
+  check(how.size() == plan.steps.size(), "the network has ", plan.steps.size(), " steps");
+  const Buffer arena(plan.memory.maps), scratch(plan.memory.scratch);
+  std::memset(arena.data(), 1, plan.memory.maps);
+  std::vector<std::vector<double>> seconds;
+  for (const auto& [rows, columns] : how) seconds.emplace_back(rows * columns, 1e9);
+  const WithoutGil unlocked;
+  for (int r = 0; r < repeats; ++r) {
+    for (std::size_t i = 0; i < how.size(); ++i) {
+      const Step& step = plan.steps[i];
+      KernelArgs args = plan.bind(step, [&](std::uint32_t v) { return arena.data() + plan.place[v]; });
+      for (std::size_t k = 0; k < seconds[i].size(); ++k) {
+        const Split::Part part = Split{how[i][0], how[i][1]}.part(std::int64_t(k), work_of(step));
+        args.first_channel = int(part.first_channel);
+        args.last_channel = int(part.last_channel);
+        const auto start = Clock::now();
+        step.kernel->run(args, part.first_pixel, part.last_pixel, scratch.data());
+        seconds[i][k] = std::min(seconds[i][k], std::chrono::duration<double>(Clock::now() - start).count());
+      }
+    }
+  }
+  return seconds;
+}
+
+// What a job of a pool costs that does nothing, in seconds.
+double pool_seconds(int threads, int jobs) {
+  ThreadPool pool(threads);
+  const WithoutGil unlocked;
+  double least = 1e9;
+  for (int j = 0; j < jobs; ++j) {
+    const auto start = std::chrono::steady_clock::now();
+    pool.run(threads, [](std::int64_t, int) {});
+    least = std::min(least, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return least;
+}
+
 }  // namespace
 }  // namespace ovsw
 
@@ -188,11 +246,18 @@ PYBIND11_MODULE(_testing, m) {
     return crc32(0, s.data(), s.size());
   });
   m.def("pool_visits", &pool_visits);
+  m.def("pool_seconds", &pool_seconds);
+  m.def("split", [](std::int64_t pixels, std::int64_t channels, double products, std::int64_t threads) {
+    const Split s = split({pixels, channels, products}, threads);
+    return py::make_tuple(s.rows, s.columns);
+  });
   py::class_<Model>(m, "MarkedEngine", py::module_local())
       .def(py::init([](const py::bytes& file, const std::string& isa) {
              const std::string bytes = file;
              return load_engine(bytes.data(), bytes.size(), {1, isa});
            }),
            py::arg("file"), py::arg("isa"))
-      .def("run", &run_marked, py::arg("image").noconvert(), py::arg("mark"));
+      .def("run", &run_marked, py::arg("image").noconvert(), py::arg("mark"))
+      .def("splits", &splits, py::arg("threads"))
+      .def("part_seconds", &part_seconds, py::arg("how"), py::arg("repeats"));
 }

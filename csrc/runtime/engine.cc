@@ -8,32 +8,10 @@
 
 #include "csrc/base/error.h"
 #include "csrc/base/thread_pool.h"
+#include "csrc/runtime/split.h"
 
 namespace ovsw {
 namespace {
-
-// How a step is shared out: pixels in `rows` parts, channels in `columns`.
-struct Parts {
-  std::int64_t rows, columns;
-};
-
-// A large map is cut into several ranges of pixels per thread, to even out their speed. What a small one has are
-// weights: there threads take channels, so that each weight is unpacked and read by one of them only.
-Parts parts(const Step& step, std::int64_t pixels, std::int64_t threads) {
-  constexpr std::int64_t kPixels = 256, kMostPerThread = 4, kChannels = 128;
-  if (threads == 1) return {1, 1};
-  std::int64_t columns = 1;
-  if (step.traits->is(kWeights) && pixels <= kPixels) {
-    columns = std::clamp<std::int64_t>(step.args.shape.out_c / kChannels, 1, threads);
-  }
-  const std::int64_t per_thread = std::clamp<std::int64_t>(pixels / threads / kPixels, 1, kMostPerThread);
-  return {std::min(pixels, (threads * per_thread + columns - 1) / columns), columns};
-}
-
-// Where part i of n begins: nearly equal parts, in multiples of `unit`.
-std::int64_t cut(std::int64_t items, std::int64_t i, std::int64_t n, std::int64_t unit) {
-  return i == n ? items : items * i / n / unit * unit;
-}
 
 // Number i of floats at any address.
 float float_at(const void* floats, std::size_t i) {
@@ -41,9 +19,6 @@ float float_at(const void* floats, std::size_t i) {
   std::memcpy(&value, static_cast<const std::byte*>(floats) + i * sizeof value, sizeof value);
   return value;
 }
-
-constexpr std::int64_t kPixelUnit = 4;     // what most kernels take at once
-constexpr std::int64_t kChannelUnit = 64;  // as kernels.h says
 
 }  // namespace
 
@@ -54,6 +29,8 @@ class Engine::Context {
     for (int t = 0; t < threads; ++t) scratch_.emplace_back(plan.memory.scratch);
     for (const Step& step : plan.steps) {
       args_.push_back(plan.bind(step, [&](std::uint32_t v) { return at<void>(v); }));
+      work_.push_back(work_of(step));
+      splits_.push_back(split(work_.back(), threads));
     }
   }
 
@@ -65,16 +42,14 @@ class Engine::Context {
 
   void run_step(std::size_t i) {
     const Step& step = plan_.steps[i];
-    const Shape& s = step.args.shape;
-    const std::int64_t pixels = std::int64_t(s.out_h) * s.out_w;
-    const Parts p = parts(step, pixels, pool_.threads());
-    pool_.run(p.rows * p.columns, [&](std::int64_t part, int thread) {
-      const std::int64_t row = part / p.columns, column = part % p.columns;
-      const std::int64_t begin = cut(pixels, row, p.rows, kPixelUnit), end = cut(pixels, row + 1, p.rows, kPixelUnit);
+    const Work& work = work_[i];
+    const Split& s = splits_[i];
+    pool_.run(s.parts(), [&](std::int64_t i_part, int thread) {
+      const Split::Part part = s.part(i_part, work);
       KernelArgs args = args_[i];
-      args.first_channel = int(cut(s.out_c, column, p.columns, kChannelUnit));
-      args.last_channel = int(cut(s.out_c, column + 1, p.columns, kChannelUnit));
-      step.kernel->run(args, begin, end, scratch_[std::size_t(thread)].data());
+      args.first_channel = int(part.first_channel);
+      args.last_channel = int(part.last_channel);
+      step.kernel->run(args, part.first_pixel, part.last_pixel, scratch_[std::size_t(thread)].data());
     });
   }
 
@@ -88,7 +63,9 @@ class Engine::Context {
   ThreadPool pool_;
   Buffer arena_;
   std::vector<Buffer> scratch_;
-  std::vector<KernelArgs> args_;  // of each step
+  std::vector<KernelArgs> args_;  // of each step, as are the next
+  std::vector<Work> work_;
+  std::vector<Split> splits_;
 };
 
 // Borrows a context from the engine for one call.
