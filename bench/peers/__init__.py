@@ -7,13 +7,14 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from ovsw.bench.peers import larq, ncnn, onnxruntime, openvino, torch
+from ovsw.bench.peers import executorch, larq, ncnn, onnxruntime, openvino, torch
 from ovsw.bench.peers.base import Peer, Runner, child, images, one_line
 from ovsw.cli import UsageError
 
 __all__ = ["PEERS", "REFERENCE", "Peer", "Runner", "by_name", "obstacles", "select", "try_out"]
 
-PEERS: list[Peer] = [*onnxruntime.PEERS, *openvino.PEERS, *ncnn.PEERS, *torch.PEERS, *larq.PEERS]
+PEERS: list[Peer] = [*onnxruntime.PEERS, *openvino.PEERS, *ncnn.PEERS, *torch.PEERS]
+PEERS += [*executorch.PEERS, *larq.PEERS]
 REFERENCE = PEERS[0]  # judges the others
 SMALL = "cresnet20"
 _MARK = "obstacle: "

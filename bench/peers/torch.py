@@ -24,7 +24,7 @@ class Torch(Peer):
         import torch
 
         torch.set_num_threads(threads)
-        return self._runner(_module(onnx.load(files[0])))
+        return self._runner(module_of(onnx.load(files[0])))
 
     def _runner(self, module: Any) -> Runner:
         import torch
@@ -57,7 +57,7 @@ class TorchCompiled(Torch):
         return run
 
 
-def _module(model: Any) -> Any:
+def module_of(model: Any) -> Any:
     """A module that computes the graph; knows the ops that `float_nets` uses."""
     import torch
     from onnx import numpy_helper
