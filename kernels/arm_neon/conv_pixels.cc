@@ -89,14 +89,18 @@ void dot_quads(const QuadScratch& o, const std::uint8_t* patches, const std::uin
                        OVSW_INLINE_LAMBDA { store_pair(reinterpret_cast<std::int32_t*>(points[i][q]), a[q], b[q]); });
   }
   for (int q = 0; q < Q; ++q) {
-    for (int half = 0; half < kPanel; half += 4) {
-      uint32x4_t m[kPoints], y[kQuad];
-      for (int i = 0; i < kPoints; ++i) m[i] = vld1q_u32(points[i][q] + half);
-      plain::quad_outputs(m, y);
-      for (int i = 0; i < kQuad; ++i) {
-        vst1q_s32(to + (starts[q] + i) * kPanel + half, vreinterpretq_s32_u32(y[i]));
-      }
-    }
+    uint32x4_t a[kPoints], b[kPoints], y[kQuad], z[kQuad];
+    const std::uint32_t* from = points[0][q];
+    Unroll<kPoints>::run([&](int i) OVSW_INLINE_LAMBDA {
+      a[i] = vld1q_u32(from + i * Q * kPanel);
+      b[i] = vld1q_u32(from + i * Q * kPanel + 4);
+    });
+    plain::quad_outputs(a, y);
+    plain::quad_outputs(b, z);
+    std::int32_t* out = to + starts[q] * kPanel;
+    Unroll<kQuad>::run([&](int i) OVSW_INLINE_LAMBDA {
+      store_pair(out + i * kPanel, vreinterpretq_s32_u32(y[i]), vreinterpretq_s32_u32(z[i]));
+    });
   }
 }
 
