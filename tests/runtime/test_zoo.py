@@ -116,6 +116,12 @@ def test_pictures() -> None:
             assert (image.format, image.mode, image.size) == ("PNG", "RGB", (32, 32))
 
 
+def test_most_pictures_are_named() -> None:
+    engine = zoo.load()
+    answers = {name: engine.classify(path, 1)[0][0] for name, path in zoo.pictures().items()}
+    assert sum(name == answer for name, answer in answers.items()) >= 8, answers
+
+
 def test_pictures_are_drawn_by_a_seed() -> None:
     """Test images by the first ten numbers of random.Random(0), one for each class: nobody chose them."""
     accuracy = pytest.importorskip("ovsw.export.accuracy", exc_type=ImportError)
