@@ -65,6 +65,7 @@ class Engine:
         warn_if_newer(name, struct.unpack_from("<2H", data, 8), self.metadata)
         self.input = InputSpec(*core.input_shape, tuple(core.mean), tuple(core.std), core.resize, tuple(core.labels))
         self.output_shapes = [(c, h, w) for c, h, w in core.output_shapes]
+        self._one_vector = len(self.output_shapes) == 1 and self.output_shapes[0][1:] == (1, 1)
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -130,6 +131,8 @@ class Engine:
             numbers = self._core.run(batch)
         except MemoryError:
             raise self._no_memory() from None
+        if self._one_vector:
+            return numbers[0] if single else numbers
         outputs, end = [], 0
         for c, h, w in self.output_shapes:
             begin, end = end, end + c * h * w
@@ -200,6 +203,8 @@ class Engine:
 
     def _batch(self, image: ImageLike) -> tuple[np.ndarray, bool]:
         """A contiguous uint8 (n, h, w, c) or float32 (n, c, h, w) array, and whether it was one image."""
+        if type(image) is np.ndarray:  # first, as small networks take no longer than a few of the questions below
+            return self._array(image)
         if isinstance(image, (list, tuple)):
             if not image:
                 raise ValueError("the batch is empty")
