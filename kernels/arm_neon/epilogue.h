@@ -43,7 +43,7 @@ OVSW_INLINE T* moved(T* p, std::int64_t at) {
   return p ? p + at : nullptr;
 }
 
-static __attribute__((unused)) void init_tile(Tile& t, const KernelArgs& a) {
+inline void init_tile(Tile& t, const KernelArgs& a) {
   t.args = &a;
   t.more = a.act == Act::kPrelu || a.act == Act::kStep || a.constants[kThreshold] != nullptr;
   const bool signs = a.bits && !a.constants[kThreshold];
@@ -70,8 +70,8 @@ OVSW_INLINE void move_tile(Tile& t, std::int64_t pixel) {
 }
 
 // q of channels [c, c + n) of some pixels, in rows of kPanel: the last panel, if it is not full. Not worth vectors.
-static __attribute__((noinline, unused)) void finish_partial(const KernelArgs& a, std::int64_t pixel, int pixels, int c,
-                                                             const std::int32_t* q) {
+inline OVSW_ONE_COPY void finish_partial(const KernelArgs& a, std::int64_t pixel, int pixels, int c,
+                                         const std::int32_t* q) {
   const plain::Epilogue<Numerics::kInteger> epilogue(a);
   const int channels = a.shape.out_c, n = channels - c < kPanel ? channels - c : kPanel;
   for (int p = 0; p < pixels; ++p, ++pixel, q += kPanel) {

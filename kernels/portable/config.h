@@ -22,6 +22,13 @@
 #define OVSW_INLINE inline __attribute__((always_inline))
 #define OVSW_INLINE_LAMBDA __attribute__((always_inline))
 
+// A function that stays one: gcc makes copies for callers with constant arguments.
+#if defined(__clang__)
+#define OVSW_ONE_COPY __attribute__((noinline))
+#else
+#define OVSW_ONE_COPY __attribute__((noinline, noclone))
+#endif
+
 // The functions of a kernel with weights, inside a struct of its name; kernel<Name>() is its row.
 #define OVSW_KERNEL                                                                             \
   static void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch); \
