@@ -12,7 +12,6 @@ namespace {
 
 using plain::kPoints;
 using plain::kQuad;
-using plain::QuadRows;
 
 struct Widen {
   static constexpr bool kConverts = true;
@@ -72,7 +71,7 @@ QuadScratch quad_scratch(const Shape& s) {
   o.joined = kPoints * o.patches_step;
   o.sums = o.joined + kPoints * o.joined_step;
   o.rows = o.sums + std::size_t(ceil_div(s.out_c, kPanel)) * kRowOfSums * sizeof(std::int32_t);
-  o.bytes = o.rows + QuadRows::bytes(s);
+  o.bytes = o.rows + plain::QuadRows::bytes(s);
   return o;
 }
 
@@ -126,48 +125,30 @@ void conv_quads(const KernelArgs& args, const std::uint8_t* weights, std::int64_
   auto* const sums = reinterpret_cast<std::int32_t*>(patches + o.sums) + kQuad * kPanel;
   const int panels = int(ceil_div(args.last_channel - args.first_channel, kPanel));
   weights += std::size_t(args.first_channel) * kPoints * quad_padded(s) * sizeof(std::int16_t);
-  int oy = int(begin / s.out_w), ox = int(begin % s.out_w);
-  int skip = ox % kQuad;  // outputs of the first quad that are not asked for
-  QuadRows rows(s, args.in.data, oy, patches + o.rows);
+  plain::QuadStrips<kTile> strip(args, begin, end, patches + o.rows);
   Tile t{};
   init_tile(t, args);
-  for (std::int64_t first = begin; first < end; skip = 0) {
-    const std::int32_t* base[kTile * kQuad];
-    int starts[kTile + 1] = {-skip};
-    int quads = 0, pixels = 0;
-    for (; quads < kTile && first + pixels < end; ++quads) {
-      rows.move_to(oy);
-      rows.gather(oy, ox / kQuad, joined + std::size_t(quads) * o.l.joined, o.joined_step);
-      do {
-        const int border = args.border.row_class[oy] + args.border.col_class[ox];
-        base[pixels++] = args.border.base + std::int64_t(border) * padded_channels(s.out_c) + args.first_channel;
-      } while (++ox % kQuad != 0 && ox < s.out_w && first + pixels < end);
-      starts[quads + 1] = pixels;
-      if (ox == s.out_w) {
-        ox = 0;
-        ++oy;
-      }
-    }
+  while (strip.next(joined, o.l.joined, o.joined_step)) {
     const std::uint8_t* w = weights;
-    switch (quads) {
-#define OVSW_QUADS(Q)                                                                                          \
-  case Q:                                                                                                      \
-    for (int i = 0; i < kPoints; ++i) {                                                                        \
-      interleave<Q, false>(o.l, joined + i * o.joined_step, patches + i * o.patches_step, nullptr);            \
-    }                                                                                                          \
-    for (int i = 0; i < panels; ++i) dot_quads<Q>(o, patches, w, starts, sums + std::int64_t(i) * kRowOfSums); \
+    switch (strip.quads) {
+#define OVSW_QUADS(Q)                                                                                                \
+  case Q:                                                                                                            \
+    for (int i = 0; i < kPoints; ++i) {                                                                              \
+      interleave<Q, false>(o.l, joined + i * o.joined_step, patches + i * o.patches_step, nullptr);                  \
+    }                                                                                                                \
+    for (int i = 0; i < panels; ++i) dot_quads<Q>(o, patches, w, strip.starts, sums + std::int64_t(i) * kRowOfSums); \
     break;
       OVSW_SIZES(OVSW_QUADS)
 #undef OVSW_QUADS
     }
-    for_tiles(first, first + pixels, [&](std::int64_t pixel, int n) OVSW_INLINE_LAMBDA {
+    for_tiles(strip.first, strip.first + strip.pixels, [&](std::int64_t pixel, int n) OVSW_INLINE_LAMBDA {
+      const std::int64_t at = pixel - strip.first;
       move_tile(t, pixel);
-      for (int p = 0; p < n; ++p) t.base[p] = base[pixel - first + p];
-      t.start = sums + (pixel - first) * kPanel;
+      for (int p = 0; p < n; ++p) t.base[p] = strip.base[at + p] + args.first_channel;
+      t.start = sums + at * kPanel;
       clear_last_words(t, n);
       kTilesOfSums[n - 1](t);
     });
-    first += pixels;
   }
 }
 

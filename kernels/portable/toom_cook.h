@@ -156,4 +156,51 @@ class QuadRows {
   int next_;
 };
 
+// The quads of output pixels [begin, end), up to N at a time: strips of pixels that follow each other.
+template <int N>
+class QuadStrips {
+ public:
+  QuadStrips(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch)
+      : args_(args),
+        end_(end),
+        y_(int(begin / args.shape.out_w)),
+        x_(int(begin % args.shape.out_w)),
+        rows_(args.shape, args.in.data, y_, scratch),
+        first(begin) {}
+
+  // Gathers the next quads' patches, each `patch` bytes after the one before and its points `step` bytes apart.
+  bool next(unsigned char* to, std::size_t patch, std::size_t step) {
+    const Shape& s = args_.shape;
+    first += pixels;
+    pixels = 0;
+    starts[0] = -(x_ % kQuad);
+    for (quads = 0; quads < N && first + pixels < end_; ++quads, to += patch) {
+      rows_.move_to(y_);
+      rows_.gather(y_, x_ / kQuad, to, step);
+      do {
+        const int border = args_.border.row_class[y_] + args_.border.col_class[x_];
+        base[pixels++] = args_.border.base + std::int64_t(border) * padded_channels(s.out_c);
+      } while (++x_ % kQuad != 0 && x_ < s.out_w && first + pixels < end_);
+      starts[quads + 1] = pixels;
+      if (x_ == s.out_w) {
+        x_ = 0;
+        ++y_;
+      }
+    }
+    return quads > 0;
+  }
+
+ private:
+  const KernelArgs& args_;
+  const std::int64_t end_;
+  int y_, x_;
+  QuadRows rows_;
+
+ public:
+  std::int64_t first;  // pixel of the strip
+  int quads = 0, pixels = 0;
+  int starts[N + 1];                    // of each quad's outputs among the pixels; the very first may start before them
+  const std::int32_t* base[N * kQuad];  // of each pixel, channel 0
+};
+
 }  // namespace ovsw::OVSW_ISA::plain

@@ -41,13 +41,13 @@ void pack_quads(const Shape& s, const void* weights, std::uint8_t* packed) {
 
 // `quads` quads, at most kPixels, x 1 slab: sums [pixel][kTileVectors] of all their outputs. `starts` has where the
 // outputs of each start.
-void dot_quads(const Shape& s, const std::uint8_t* const* patches, const std::uint8_t* panel, int quads,
-               const int* starts, Vec* to) {
+void dot_quads(const Shape& s, const std::uint8_t* patches, const std::uint8_t* panel, int quads, const int* starts,
+               Vec* to) {
   Vec points[kPoints][kPixels * kTileVectors];
   const std::int64_t groups = quad_groups(s);
-  for (int i = 0; i < kPoints; ++i, panel += point_weights(s)) {
+  for (int i = 0; i < kPoints; ++i, panel += point_weights(s), patches += point_patches(s)) {
     const std::uint8_t* at[kPixels];
-    for (int q = 0; q < quads; ++q) at[q] = patches[q] + i * point_patches(s);
+    for (int q = 0; q < quads; ++q) at[q] = patches + q * point_patch(s);
     if (quads == kPixels) {
       dot<Pixels, kPixels, kTileVectors>(at, panel, groups, points[i]);
     } else {
@@ -70,46 +70,22 @@ void run_quads(const KernelArgs& args, const std::uint8_t* weights, std::int64_t
   const Shape& s = args.shape;
   const Target t = make_target(args);
   const auto* shift = args.constant<std::int32_t>(kShift);
-  const int base_stride = padded_channels(s.out_c);
   const int first_slab = args.first_channel / kSlab, last_slab = int(ceil_div(args.last_channel, kSlab));
   auto* const room = static_cast<std::uint8_t*>(scratch);
-  int oy = int(begin / s.out_w), ox = int(begin % s.out_w);
-  plain::QuadRows rows(s, args.in.data, oy, room + kPoints * point_patches(s));
-  int skip = ox % kQuad;  // outputs of the first quad that are not asked for
-  for (std::int64_t first = begin; first < end; skip = 0) {
-    // A strip: quads one after the other, the last of a row and of all not always whole.
-    const std::uint8_t* patches[kQuads];
-    const std::int32_t* base[kQuads * kQuad];
-    int starts[kQuads + 1] = {-skip};
-    int quads = 0, pixels = 0;
-    for (; quads < kQuads && first + pixels < end; ++quads) {
-      rows.move_to(oy);
-      std::uint8_t* to = room + quads * point_patch(s);
-      patches[quads] = to;
-      rows.gather(oy, ox / kQuad, to, std::size_t(point_patches(s)));
-      do {
-        base[pixels++] =
-            args.border.base + std::int64_t(args.border.row_class[oy] + args.border.col_class[ox]) * base_stride;
-      } while (++ox % kQuad != 0 && ox < s.out_w && first + pixels < end);
-      starts[quads + 1] = pixels;
-      if (ox == s.out_w) {
-        ox = 0;
-        ++oy;
-      }
-    }
+  plain::QuadStrips<kQuads> strip(args, begin, end, room + kPoints * point_patches(s));
+  while (strip.next(room, std::size_t(point_patch(s)), std::size_t(point_patches(s)))) {
     for (int slab = first_slab; slab < last_slab; ++slab) {
-      for (int q = 0; q < quads; q += kPixels) {
-        const int n = quads - q < kPixels ? quads - q : kPixels;
-        // The first quad may start before the first pixel.
-        const int start = starts[q] < 0 ? 0 : starts[q];
+      const std::uint8_t* panel = weights + slab * quad_groups(s) * kPanelBytes;
+      for (int q = 0; q < strip.quads; q += kPixels) {
+        const int n = strip.quads - q < kPixels ? strip.quads - q : kPixels;
+        const int* starts = strip.starts + q;
+        const int start = starts[0] < 0 ? 0 : starts[0];
         Vec room_for_sums[(1 + kPixels) * kQuad * kTileVectors], *sums = room_for_sums + kQuad * kTileVectors;
-        dot_quads(s, patches + q, weights + slab * quad_groups(s) * kPanelBytes, n, starts + q,
-                  sums - start * kTileVectors);
-        finish_sums<E>(t, shift, base + start, first + start, starts[q + n] - start, slab * kSlab, 1, sums,
+        dot_quads(s, room + q * point_patch(s), panel, n, starts, sums - start * kTileVectors);
+        finish_sums<E>(t, shift, strip.base + start, strip.first + start, starts[n] - start, slab * kSlab, 1, sums,
                        kTileVectors);
       }
     }
-    first += pixels;
   }
 }
 
