@@ -9,8 +9,9 @@ constexpr std::int64_t kPixelUnit = 4;      // what most kernels take at once
 constexpr std::int64_t kChannelUnit = 64;   // as kernels.h says
 constexpr std::int64_t kMostPerThread = 4;  // parts
 
-// Measured with one thread on x86 (tools/threads.py): products that reading a channel's weights, gathering a pixel's
-// patch and starting a part take, the first two in units of a channel's products of a pixel.
+// Estimates, from times of layers on x86 and the bytes that they read: products that reading a channel's weights,
+// gathering a pixel's patch and starting a part take, the first two in units of a channel's products of a pixel.
+// tools/threads.py shows what the splits are worth that come out.
 constexpr double kReading = 6, kGathering = 4, kStart = 10'000;
 constexpr double kWeightless = 0.5;  // products of a channel of a pixel where there are none
 
@@ -19,6 +20,14 @@ std::int64_t cut(std::int64_t items, std::int64_t i, std::int64_t n, std::int64_
 }
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// What a part takes, in units of one product of Work. A channel's weights are read once per part, which takes as long
+// as some pixels; a pixel's patch is gathered once per part, which takes as long as some channels; and a part has to
+// start.
+double cost(const Work& work, double pixels, double channels) {
+  if (work.products == 0) return kWeightless * pixels * channels + kStart;
+  return work.products * (pixels * channels + kReading * channels + kGathering * pixels) + kStart;
+}
 
 }  // namespace
 
@@ -34,11 +43,6 @@ Work work_of(const Step& step) {
   if (!step.traits->is(kWeights)) return {pixels, s.out_c, 0};
   const double products = double(s.window_h) * s.window_w * s.group_in();
   return {pixels, s.out_c, products / (step.traits->is(kBinary) ? 64 : 10)};
-}
-
-double cost(const Work& work, double pixels, double channels) {
-  if (work.products == 0) return kWeightless * pixels * channels + kStart;
-  return work.products * (pixels * channels + kReading * channels + kGathering * pixels) + kStart;
 }
 
 Split split(const Work& work, std::int64_t threads) {

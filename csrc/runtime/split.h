@@ -26,11 +26,6 @@ struct Split {
 
 Work work_of(const Step& step);
 
-// What a part takes, in units of one product of Work. A channel's weights are read once per part, which takes as long
-// as some pixels; a pixel's patch is gathered once per part, which takes as long as some channels; and a part has to
-// start.
-double cost(const Work& work, double pixels, double channels);
-
 // The split with the least modelled time: rounds of parts, and a part's half, as threads are never equally fast.
 Split split(const Work& work, std::int64_t threads);
 
