@@ -131,14 +131,17 @@ NETWORKS = (
 )
 
 
+FLOAT_NETWORKS = (NetworkSpec("float_cResNet20", (3, 3, 3), 10, _CIFAR, "linear"),)  # teachers
+
+
 def networks() -> list[str]:
-    """The names that `network` knows."""
+    """The names of the binary networks that `network` knows."""
     return [spec.name for spec in NETWORKS]
 
 
 def network(name: str) -> NetworkSpec:
     """The spec of a network; case and the suffix `_1w1a` may be left out. Raises ValueError for an unknown name."""
-    for spec in NETWORKS:
+    for spec in (*NETWORKS, *FLOAT_NETWORKS):
         if spec.short == _short(name):
             return spec
     raise ValueError(f"unknown network '{name}'; known are {', '.join(networks())}")

@@ -11,6 +11,7 @@ from ovsw.networks import network
 from ovsw.nn.adabin import AdaBinResNet18, AdaBinResNet20
 from ovsw.nn.binary import binary_layers
 from ovsw.nn.bireal import BiRealNet, BiRealResNet20
+from ovsw.nn.float_resnet import FloatCifarResNet20
 from ovsw.nn.rbnn import RBNNPlainResNet20, RBNNResNet18, RBNNResNet20, RBNNVGGSmall
 from ovsw.nn.react import ReActResNet
 from ovsw.nn.recu import ReCUResNet18, ReCUResNet20, ReCUVGGSmall
@@ -37,6 +38,7 @@ _MODULES: dict[str, type[nn.Module]] = {
     "BiReal_cResNet20_1w1a": BiRealResNet20,
     "BiRealNet18_1w1a": BiRealNet,
     "BiRealNet34_1w1a": BiRealNet,
+    "float_cResNet20": FloatCifarResNet20,
 }
 
 

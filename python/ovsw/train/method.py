@@ -76,6 +76,8 @@ class OvSW:
     @torch.no_grad()
     def step(self) -> None:
         """Rewrites the gradients in place; weights without a gradient are left alone."""
+        if not self._weights:
+            return
         if self.ags:
             self._scale_gradients()
         if self.sad:
@@ -163,7 +165,7 @@ def _find(model: nn.Module, layers: Layers) -> dict[str, tuple[nn.Parameter, Cal
         chosen = set(binary_layers(model).values() if layers is None else layers)
         named = {f"{name}.weight" if name else "weight": m for name, m in model.named_modules() if m in chosen}
         found = {name: _binarised(module) for name, module in named.items()}
-    if not found:
+    if not found and layers is None:
         raise ValueError("the model has no BinaryConv2d or other binary layers; name its own with `layers`")
     return found
 

@@ -116,6 +116,7 @@ def start(
         recipe.ovsw.momentum,
         ags=recipe.ovsw.ags,
         track_ones=recipe.ovsw.track_ones,
+        layers=binary_layers(model).values(),  # a float network has none
     )
     optimizer = make_optimizer(model, config)
     scaler = torch.amp.GradScaler("cuda", enabled=amp)
@@ -236,7 +237,7 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
         row.update(_train_epoch(run, train_set, quiet))
         after = [torch.sign(layer.signed()) for layer in binary_layers(run.model).values()]
         flips = sum(int((a != b).sum()) for a, b in zip(signs, after))
-        row["flip_rate"] = flips / sum(a.numel() for a in after)
+        row["flip_rate"] = flips / max(1, sum(a.numel() for a in after))
         row["silent_share"] = run.ovsw.silent_share()
         row["never_flipped"] = run.ovsw.never_flipped()
         run.model.eval()
