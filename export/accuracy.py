@@ -17,6 +17,7 @@ from ovsw.networks import InputSpec
 from ovsw.text import dims
 
 _BATCH = 50
+_HONEST = 0.85  # integer files of networks whose stream is not clamped give the same answer on 92 % and more
 
 
 @dataclass
@@ -27,6 +28,25 @@ class Accuracy:
     pytorch: float
     exported: float
     agreement: float
+
+    def is_lost(self, classes: int) -> bool:
+        """Whether the file knows next to nothing of what the network knows: it is nearer to chance than to that."""
+        chance = 1 / classes
+        return self.pytorch > 2 * chance and self.exported - chance < (self.pytorch - chance) / 4
+
+    def warning(self) -> str | None:
+        """What those should know who are going to use the file, if its answers are not the network's."""
+        noise = 3 * ((1 - self.agreement) / self.images) ** 0.5  # of a difference between accuracies on the same images
+        if self.pytorch - self.exported > max(0.01, noise):
+            return f"the file is right on {self.exported:.1%} of {self.images:,} images, PyTorch on {self.pytorch:.1%}"
+        return other_answers(self.agreement, self.images)
+
+
+def other_answers(agreement: float, images: int) -> str | None:
+    """A warning, if the file's answers are PyTorch's on less than most of the images."""
+    if agreement >= _HONEST:
+        return None
+    return f"the file gives PyTorch's answer on only {agreement:.0%} of {images:,} images"
 
 
 def open_images(root: Path, num_classes: int) -> MemorySet | FolderSet:
@@ -90,6 +110,15 @@ def measure(
     file, torch_ = np.concatenate(exported), np.concatenate(expected)
     shares = (float((a == b).mean()) for a, b in ((torch_, labels), (file, labels), (file, torch_)))
     return Accuracy(count, *shares)
+
+
+def agreement(
+    reference: Callable[[np.ndarray], Any], run: Callable[[np.ndarray], np.ndarray], pixels: np.ndarray, spec: InputSpec
+) -> float:
+    """The share of images, uint8 (n, h, w, c), on which both have the same answer."""
+    found = reference(spec.normalised(pixels))
+    first = (found[0] if isinstance(found, tuple) else found).reshape(len(pixels), -1)
+    return float((first.argmax(axis=1) == run(pixels).argmax(axis=1)).mean())
 
 
 def some_pixels(images: MemorySet | FolderSet, spec: InputSpec, most: int) -> np.ndarray:

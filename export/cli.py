@@ -226,16 +226,16 @@ def _text(report: Report) -> str:
     ]
     check = report.verification
     if check is not None:
-        ties = f", {check.ties} set aside (a value too near 0 to have a sign in float32)" if check.ties else ""
+        ties = f"; on {check.ties} a sign depends on rounding" if check.ties else ""
         lines.append(
-            f"verified against PyTorch on {check.images} random images: largest difference {check.max_error:.1e}{ties}"
+            f"verified against PyTorch on {check.images} images: largest difference {check.max_error:.1e}{ties}"
         )
     integer = report.integer_verification
     if integer is not None:
-        lines[-1] = lines[-1].replace("verified", "in float verified")
+        lines[-1] = lines[-1].replace("verified", "before rounding, verified")
         lines.append(
-            f"in integers the engine gives the simulation's bits on {integer.images} images; of those PyTorch has the "
-            f"same top-1 on {integer.same_top1}, logits differ by {integer.mean_difference:.2g} on average and "
+            f"in integers every op is right on {integer.images} images; PyTorch has the same top-1 on "
+            f"{integer.same_top1} of them, logits differ by {integer.mean_difference:.2g} on average and "
             f"{integer.max_difference:.2g} at most"
         )
     if integer is not None and report.calibrated is not None:

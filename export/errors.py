@@ -13,5 +13,9 @@ class ExportError(ValueError):
         self.summary, self.problems = summary, list(problems)
 
 
+class NotIntegerError(ExportError):
+    """The network cannot be computed in integers; the message names the first layer for which that is so."""
+
+
 class VerifyError(RuntimeError):
     """The exported model does not compute what the network computes. Nothing was written."""

@@ -195,9 +195,21 @@ class Unsupported(Node):
 
 @dataclass(eq=False, repr=False)
 class Sign(Node):
-    """Bits of a map: +1 where x >= threshold[c] (0 if None), else -1."""
+    """Bits of a map: +1 where x >= threshold[c], or x > threshold[c] if strict[c], else -1.
+
+    A threshold of None is 0 in every channel; `strict` of None is False in every channel.
+    """
 
     threshold: np.ndarray | None = None
+    strict: np.ndarray | None = None
+
+    def levels(self) -> tuple[np.ndarray, np.ndarray]:
+        """The threshold of every channel, and whether it is strict there."""
+        c = self.shape[0]
+        return (
+            np.zeros(c) if self.threshold is None else self.threshold,
+            np.zeros(c, bool) if self.strict is None else self.strict,
+        )
 
 
 @dataclass(eq=False, repr=False)
@@ -277,6 +289,23 @@ def reachable(*outputs: Node) -> list[Node]:
     return list(order)
 
 
+def is_compared(node: Node, users: Users) -> bool:
+    """Whether a value is a term of a sum of which a step is taken: x == y is one of x - y.
+
+    Equal numbers must have been computed in the same way to be found equal, so that what others read, too, has to be
+    read as it is.
+    """
+
+    def steps(x: Node) -> bool:
+        return any(
+            (isinstance(user, Act) and user.kind == "step") or (isinstance(user, Affine) and steps(user))
+            for user in users[x]
+        )
+
+    shared = len(users[node.inputs[0]]) > 1
+    return shared and any(isinstance(user, Add) and steps(user) for user in users[node])
+
+
 def rewrite(graph: Graph, rule: Callable[[Node, list[Node], Users], Node]) -> Graph:
     """The graph of what `rule` makes of each node, given the node as it was, its new inputs, and who read what."""
     new: dict[Node, Node] = {}
@@ -288,8 +317,8 @@ def rewrite(graph: Graph, rule: Callable[[Node, list[Node], Users], Node]) -> Gr
     return Graph(reachable(*outputs), became, outputs)
 
 
-def affine(name: str, x: Node, scale: np.ndarray, offset: np.ndarray) -> Affine:
-    """scale * x + offset, joined with an affine that x may already be."""
-    if isinstance(x, Affine):
+def affine(name: str, x: Node, scale: np.ndarray, offset: np.ndarray, apart: bool = False) -> Affine:
+    """scale * x + offset, joined with an affine that x may already be, if they are not to stay apart."""
+    if isinstance(x, Affine) and not apart:
         return Affine(name, x.inputs, x.shape, scale * x.scale, scale * x.offset + offset)
     return Affine(name, [x], x.shape, scale, offset)

@@ -1,6 +1,6 @@
 """The doors of the exporter, and the way behind them: a source is validated, built, proved, measured and written.
 
-For an integer file a float model is built as well: it proves that the network was read right.
+For an integer file a float model is built as well: it is what is written if the integers turn out to be wrong.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from torch import nn
 
 from ovsw.datasets import FolderSet, MemorySet
 from ovsw.export import ir
-from ovsw.export.accuracy import Accuracy, measure, open_images
+from ovsw.export.accuracy import Accuracy, agreement, measure, open_images, other_answers
 from ovsw.export.calibration import Calibration, calibration
-from ovsw.export.errors import ExportError
+from ovsw.export.errors import ExportError, NotIntegerError, VerifyError
 from ovsw.export.frontend import checkpoint as checkpoint_file
 from ovsw.export.frontend import pt2, python_file, torch_module
 from ovsw.export.passes import build
-from ovsw.export.passes.scales import NotIntegerError
 from ovsw.export.source import Source
 from ovsw.export.validate import validate
 from ovsw.export.verify import (
@@ -39,7 +38,10 @@ from ovsw.export.verify import (
 from ovsw.files import replace_file
 from ovsw.labels import BUILTIN, load_labels
 from ovsw.networks import NORMALISATIONS, InputSpec
+from ovsw.numerics import pixels
 from ovsw.summary import Layer, layers
+
+ENOUGH = 16  # images without labels that tell whether the answers are the same
 
 
 @dataclass
@@ -79,9 +81,9 @@ class ExportOptions:
 class Report:
     """What was exported, for people (`ovsw-export`) and programs (`--json`).
 
-    `input_size` is the longer side. `outputs` are the shapes of what the network returns. `verification` is that of the
-    float model, which is also made for an integer file. `not_integer` is the reason why a file that may be either is
-    float. `calibrated` says what the scales of maps that are not clamped come from, if there are such.
+    `input_size` is the longer side. `outputs` are the shapes of what the network returns. `verification` says how far
+    what was exported is from PyTorch before it is rounded to integers. `not_integer` is the reason why a file that may
+    be either is float. `calibrated` says what the scales of maps that are not clamped come from, if there are such.
     """
 
     output: str
@@ -268,12 +270,17 @@ class Prepared:
 
     def write(self, target: Path) -> Report:
         """Raises VerifyError if engine and original do not agree, and then writes nothing."""
-        source, options, spec, integer = self.source, self.options, self.spec, self.integer
-        verification = verify(source, self.floats, options.verify)  # that the network was read right
-        integer_verification = verify_integer(source, spec, integer, options.verify) if integer else None
-        accuracy = None
-        if self.images is not None:
-            accuracy = measure(source.reference, self.chosen.logits, self.images, spec, options.max_images)
+        source, options, spec = self.source, self.options, self.spec
+        verification, integer_verification = self._proved()
+        accuracy = self._accuracy()
+        if self.integer and accuracy and accuracy.is_lost(source.num_classes) and not _wants_integer(options):
+            found = f"{accuracy.exported:.1%} of the images, PyTorch on {accuracy.pytorch:.1%}"
+            self._give_up_integers(f"in integers it is right on {found}")
+            verification, integer_verification = self._proved()
+            accuracy = self._accuracy()
+        integer = self.integer
+        if integer and (warning := accuracy.warning() if accuracy else self._other_answers(integer)):
+            self.warnings.append(f"{warning}; --numerics float keeps PyTorch's answers")
         size = self._store(target)
         return Report(
             output=str(target),
@@ -297,6 +304,37 @@ class Prepared:
             calibrated=integer.origin if integer else None,
             warnings=self.warnings,
         )
+
+    def _accuracy(self) -> Accuracy | None:
+        if self.images is None:
+            return None
+        return measure(self.source.reference, self.chosen.logits, self.images, self.spec, self.options.max_images)
+
+    def _other_answers(self, integer: IntegerCandidate) -> str | None:
+        """A warning, if enough images were given to tell and the answers are others."""
+        given = integer.calibration
+        if given.synthetic or len(given.images) < ENOUGH:
+            return None
+        images = pixels(
+            given.images[: 2 * ENOUGH], np.asarray(self.spec.mean, np.float32), np.asarray(self.spec.std, np.float32)
+        )
+        return other_answers(agreement(self.source.reference, integer.logits, images, self.spec), len(images))
+
+    def _give_up_integers(self, reason: str) -> None:
+        self.integer, self.not_integer = None, reason
+        self.warnings.append(f"this file is float: {reason}")
+
+    def _proved(self) -> tuple[Verification, IntegerVerification | None]:
+        """That the file computes what the network does. Where integers do not, and need not be, it becomes float."""
+        source, options, spec = self.source, self.options, self.spec
+        if self.integer is not None:
+            try:
+                return verify_integer(source, spec, self.integer, options.verify)
+            except VerifyError as e:
+                if _wants_integer(options):
+                    raise
+                self._give_up_integers(f"in integers {e}")
+        return verify(source, spec, self.floats, options.verify), None
 
     def _store(self, target: Path) -> int:
         """Writes the file whole or not at all; returns its size."""
@@ -323,7 +361,7 @@ def _integer(
     try:
         built = build(source.graph, spec.mean, spec.std, metadata, "integer", *widths, calibration=images)
     except NotIntegerError as e:
-        if options.numerics == "integer" or options.weights == "int8" or options.stem is not None:
+        if _wants_integer(options):
             raise ExportError(f"the network cannot be exported with --numerics integer: {e}") from None
         return None, str(e)
     candidate = IntegerCandidate(built, given)
@@ -333,6 +371,11 @@ def _integer(
             "measures them on images"
         )
     return candidate, None
+
+
+def _wants_integer(options: ExportOptions) -> bool:
+    """Whether a float file is not what was asked for."""
+    return options.numerics == "integer" or options.weights == "int8" or options.stem is not None
 
 
 def _origin(source: Source) -> str | None:

@@ -1,38 +1,50 @@
-"""Proof before success: the packed models run in the engine and are compared with the source's reference.
+"""Proof before success: what is computed from a file is compared with the source's reference, value by value.
 
-The reference computes in float64 where the original can, the engine in float32. A value so near to zero that rounding
-decides its sign changes the logits of that image altogether, in a correct export too, and in networks of a million
-signs that is not rare. So images are drawn until `count` of them agree; a wrong export agrees on none, a right one on
-almost all.
+Three steps, none of which has a tolerance for chaos. The graph that the file was made of, computed in float64, must
+give what the original gives in float64. The engine on a float file must then agree with the graph: where a value is so
+near to a threshold that float32 rounding decides its sign, the engine's sign is taken over, so that everything after it
+is comparable; any other difference is a fault. An integer file is judged op by op (`judge`), and the engine must give
+the bits of the simulation; how far its outputs are from the reference is reported.
 
-An integer file rounds more, so most images have such a value. There the engine has to give the bits of the simulation,
-and how far both are from the reference is reported.
+The images are pictures with every pixel value, black borders, flat and saturated areas, and noise: exact pixel values
+and exact zeros are where comparisons go wrong.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ovsw import format as bnn
 from ovsw import numerics
 from ovsw.engine import NO_LIMIT, Engine, default_memory_limit
+from ovsw.export import ir, reference
 from ovsw.export.calibration import Calibration
 from ovsw.export.errors import ExportError, VerifyError
+from ovsw.export.judge import Judge
 from ovsw.export.passes import Built
+from ovsw.export.passes.lower import Lowered
+from ovsw.export.passes.pack import pack
 from ovsw.export.source import Source
 from ovsw.networks import InputSpec
 
-TOLERANCE = 1e-4  # of the largest logit, or of 1
+TOLERANCE = 1e-4  # of a float file's outputs: of the largest one, or of 1
+_EQUAL = 1e-6  # of the graph's outputs, where the original computes in float64 throughout
+_NEAR = 1e-5  # of a map's largest number: float32 rounding may decide such a sign
+_TIE = 1e-9  # the same in float64
+_FEW = 0.05  # share of a comparison's values at exact zeros that may be accidental
 
 
 class Candidate:
     """A model as the file that it may become, loaded by the engine. Raises ExportError if that refuses it."""
 
     def __init__(self, built: Built) -> None:
-        self.model, self.lowered = built.model, built.lowered
+        self.model, self.lowered, self.graph = built.model, built.lowered, built.graph
         self.data = bnn.to_bytes(built.model)
         try:
             if built.model.numerics == "integer":
@@ -75,7 +87,7 @@ class IntegerCandidate(Candidate):
 
 @dataclass
 class Verification:
-    """How many images agreed, how many were put aside as ties, and the largest difference among those that agreed."""
+    """How many images agreed, on how many rounding decided a sign, and the largest difference on those that agreed."""
 
     images: int
     ties: int
@@ -84,7 +96,8 @@ class Verification:
 
 @dataclass
 class IntegerVerification:
-    """On how many images engine and simulation were equal and had PyTorch's top-1, and how far logits were off.
+    """On how many images every op was right and the engine equal to the simulation, on how many of these the answer was
+    PyTorch's, and how far logits were off.
 
     `saturated` is the share of numbers that did not fit the scale that was measured for them.
     """
@@ -96,58 +109,244 @@ class IntegerVerification:
     saturated: float
 
 
-def verify(source: Source, candidate: Candidate, count: int, seed: int = 0) -> Verification:
-    """Compares a float model with the reference on random normalised images. Raises VerifyError."""
-    rng = np.random.default_rng(seed)
+@dataclass
+class _Sample:
+    """An image, the original's outputs for it, and the values of the graph's nodes."""
+
+    pixels: np.ndarray  # uint8 (1, h, w, c)
+    image: np.ndarray  # normalised float32 (1, c, h, w)
+    expected: np.ndarray
+    values: dict[ir.Node, Tensor]
+
+
+def verify(source: Source, spec: InputSpec, candidate: Candidate, count: int) -> Verification:
+    """Compares the original with the graph, and that with the engine on a float file. Raises VerifyError."""
+    proof, watch = _Proof(source, spec, candidate.graph), _Watch(candidate)
     result = Verification(0, 0, 0.0)
-    errors = []
-    while result.images < count:
-        x = rng.normal(size=(1, *source.input.shape)).astype(np.float32)
-        expected = _joined(source.reference(x.astype(np.float64)))[0]
-        error = float(np.abs(candidate.outputs(x)[0] - expected).max())
-        errors.append(error)
-        if error <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
-            result.images += 1
-            result.max_error = max(result.max_error, error)
-        else:
-            result.ties += 1
-            if result.ties > max(3, count):
-                shown = ", ".join(f"{e:.3g}" for e in errors)
-                raise VerifyError(
-                    f"the exported model differs from PyTorch on {result.ties} images (max error {shown})"
-                )
+    for sample in proof.samples(count):
+        error, tie = watch.compare(sample)
+        result = Verification(result.images + 1, result.ties + tie, max(result.max_error, error))
+    result.ties += proof.ties
     return result
 
 
 def verify_integer(
-    source: Source, spec: InputSpec, candidate: IntegerCandidate, count: int, seed: int = 0
-) -> IntegerVerification:
-    """Compares the engine with the simulation, and that with the reference. Raises VerifyError.
+    source: Source, spec: InputSpec, candidate: IntegerCandidate, count: int
+) -> tuple[Verification, IntegerVerification]:
+    """Compares the original with the graph, that with every op, and the engine with the simulation. Raises VerifyError.
 
-    The images are those of the calibration, if any were given, else random pixels.
+    The first half of the images are those of the calibration, if any were given.
     """
-    mean, std = (np.asarray(values, np.float32) for values in (spec.mean, spec.std))
+    proof, judge = _Proof(source, spec, candidate.graph), Judge(candidate.model, candidate.lowered)
     given = candidate.calibration
-    noise = np.random.default_rng(seed).normal(size=(count, *spec.shape))
-    images = numerics.pixels(noise if given.synthetic else given.images[:count], mean, std)
-    values = numerics.simulate_values(candidate.model, images)
-    logits = _joined(tuple(values[i].transpose(0, 3, 1, 2) for i in candidate.model.outputs))
-    differing = int((candidate.outputs(images) != logits).any(axis=1).sum())
+    own = None if given.synthetic else numerics.pixels(given.images[: -(-count // 2)], *_normalisation(spec))
+    samples = []
+    for sample in proof.samples(count, own):
+        judge.image(sample.pixels, sample.values)
+        samples.append(replace(sample, values={}))
+    if judge.faults:
+        shown = "; ".join(f"{name}: {text}" for name, text in list(judge.faults.items())[:3])
+        ops = "1 op does" if len(judge.faults) == 1 else f"{len(judge.faults)} ops do"
+        raise VerifyError(f"{ops} not compute what the network does: {shown}")
+    images = np.concatenate([sample.pixels for sample in samples])
+    simulated = -(-count // 2)  # of the images: it costs as much as all the rest
+    values = numerics.simulate_values(candidate.model, images[:simulated])
+    logits = candidate.outputs(images)
+    wanted = _joined(tuple(values[i].transpose(0, 3, 1, 2) for i in candidate.model.outputs))
+    differing = int((logits[:simulated] != wanted).any(axis=1).sum())
     if differing:
-        raise VerifyError(f"the engine differs from the simulation on {differing} of {count} images")
-    expected = _joined(source.reference(spec.normalised(images).astype(np.float64)))
-    if not np.isfinite(expected).all():
-        raise VerifyError("the original gives values that are not finite")
+        raise VerifyError(f"the engine differs from the simulation on {differing} of {simulated} images")
+    expected = np.stack([sample.expected for sample in samples])
     difference = np.abs(logits - expected)
     first = candidate.model.values[candidate.model.output]
     answers = (each[:, : first.c * first.h * first.w].argmax(axis=1) for each in (logits, expected))
-    return IntegerVerification(
+    return Verification(len(samples), proof.ties, proof.max_error), IntegerVerification(
         images=len(images),
         same_top1=int(np.equal(*answers).sum()),
         max_difference=float(difference.max()),
         mean_difference=float(difference.mean()),
         saturated=_saturated(candidate, values),
     )
+
+
+class _Proof:
+    """That a graph is what the original computes; `ties` counts images that were put aside because they hold a value
+    whose sign not even float64 can tell.
+    """
+
+    def __init__(self, source: Source, spec: InputSpec, graph: ir.Graph) -> None:
+        self.source, self.spec, self.graph = source, spec, graph
+        self.ties, self.max_error = 0, 0.0
+
+    def samples(self, count: int, given: np.ndarray | None = None) -> Iterator[_Sample]:
+        """So many images on which both agree, `given` ones first. Raises VerifyError where they differ."""
+        found, most = 0, max(3, count)
+        for pixels in _pictures(self.spec, given):
+            if found == count:
+                return
+            sample = self._sample(pixels)
+            if sample is not None:
+                found += 1
+                yield sample
+            elif self.ties > most:
+                raise VerifyError(f"the graph differs from PyTorch on {self.ties} images{self.reason}")
+
+    def _sample(self, pixels: np.ndarray) -> _Sample | None:
+        image = self.spec.normalised(pixels)
+        found = self.source.reference(image.astype(np.float64))
+        expected, wide = _joined(found)[0], _is_wide(found)
+        if not np.isfinite(expected).all():
+            raise VerifyError("the original gives values that are not finite")
+        values = reference.values(self.graph, image)
+        error = _off(_outputs(self.graph, values), expected)
+        if error <= (_EQUAL if wide else TOLERANCE):
+            self.max_error = max(self.max_error, error)
+            return _Sample(pixels, image, expected, values)
+        node, share = _nearest_tie(self.graph, values, _TIE if wide else _NEAR)
+        if node is None:
+            raise VerifyError(f"the exported model differs from PyTorch by {error:.3g} of the largest output")
+        reason = ""
+        if share > 0:
+            reason = (
+                f": {100 * share:.2g} % of the values that {node.name} reads are exactly at its threshold. If it is "
+                "torch.sign, torch.sign(0) is 0, neither +1 nor -1; torch.where(x >= 0, 1, -1) has two levels"
+            )
+        if share > 0 and wide and _off(_joined(self.source.reference(image))[0], expected) <= TOLERANCE:
+            raise VerifyError(f"the exported model differs from PyTorch{reason}")  # which is sure of itself there
+        self.ties, self.reason = self.ties + 1, reason
+        return None
+
+
+class _Watch:
+    """A float file's engine that also shows what its signs and steps are taken of."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.graph = candidate.graph
+        self.jumps = [node for node in self.graph.nodes if reference.jumps(node)]
+        self.thresholds = {
+            low.fused.sign: low.constants["threshold"][1] for low in candidate.lowered if "threshold" in low.constants
+        }
+        shown = [node for node in map(self._shown, self.jumps) if not isinstance(node, ir.Input)]
+        self.shown = list(dict.fromkeys([*self.graph.outputs, *shown]))[: bnn.MAX_OUTPUTS]
+        channels = self.graph.input_shape[0]
+        lowered = [_with_map(low) if low.fused.value in self.shown else low for low in candidate.lowered]
+        model = pack(lowered, self.shown, (0.0,) * channels, (1.0,) * channels, {})
+        self.engine = Engine(bnn.to_bytes(model), memory_limit=NO_LIMIT)
+        self.candidate = candidate
+
+    @staticmethod
+    def _shown(node: ir.Node) -> ir.Node:
+        return node.inputs[0] if isinstance(node, ir.Sign) else node
+
+    def compare(self, sample: _Sample) -> tuple[float, bool]:
+        """The largest difference of the outputs, and whether rounding decided a sign. Raises VerifyError."""
+        run = self.engine.run(sample.image)
+        maps = dict(zip(self.shown, run if isinstance(run, tuple) else (run,)))
+        tie = False
+
+        def decide(node: ir.Node, x: Tensor, wanted: Tensor) -> Tensor | None:
+            nonlocal tie
+            found = self._decision(node, maps, sample.image)
+            if found is None or bool((differ := found != wanted).any()) is False:
+                return None
+            tie = True
+            _refuse_far(node, x, differ, maps.get(node.inputs[0]))
+            return found
+
+        values = reference.values(self.graph, sample.image, decide)
+        error = _off(self.candidate.outputs(sample.image)[0], _outputs(self.graph, values))
+        if not error <= TOLERANCE:
+            raise VerifyError(f"the exported model differs from PyTorch by {error:.3g} of the largest output")
+        return error, tie
+
+    def _decision(self, node: ir.Node, maps: dict[ir.Node, np.ndarray], image: np.ndarray) -> Tensor | None:
+        shown = self._shown(node)
+        if not isinstance(shown, ir.Input) and shown not in maps:
+            return None
+        found = image if isinstance(shown, ir.Input) else maps[shown].reshape(1, *shown.shape)
+        if not isinstance(node, ir.Sign):
+            return torch.from_numpy(found.astype(np.float64))
+        threshold = np.float32(self.thresholds.get(node, np.float32(0)))
+        return torch.from_numpy(found >= threshold.reshape(-1, 1, 1))
+
+
+def _refuse_far(node: ir.Node, x: Tensor, differ: Tensor, found: np.ndarray | None) -> None:
+    """Raises VerifyError unless float32 rounding explains that these signs differ.
+
+    It does not where the engine's value, if that is known, is exactly at the threshold as the graph's is.
+    """
+    at = reference.threshold_of(node)
+    distance = (x - at).abs()
+    far = differ & (distance > _NEAR * float(x.abs().max()))
+    exact = differ & (distance == 0)
+    if found is not None:
+        exact &= torch.from_numpy(found.reshape(x.shape).astype(np.float64)) == at
+    if far.any() or int(exact.sum()) > (_FEW if found is None else 0) * exact.numel():
+        wrong = far if far.any() else exact
+        where = f"up to {float(distance[far].max()):.3g} away from" if far.any() else "exactly at"
+        raise VerifyError(
+            f"{node.name}: {int(wrong.sum())} of {wrong.numel()} signs differ from PyTorch's; the values are {where} "
+            "the threshold"
+        )
+
+
+def _is_wide(found: Any) -> bool:
+    """Whether these outputs of the original were computed in float64."""
+    return all(part.dtype == np.float64 for part in (found if isinstance(found, tuple) else (found,)))
+
+
+def _nearest_tie(graph: ir.Graph, values: dict[ir.Node, Tensor], near: float) -> tuple[ir.Node | None, float]:
+    """The sign or step with the most values exactly at its threshold, or with one nearly there; how large a share."""
+    best: ir.Node | None = None
+    most = -1.0
+    for node in filter(reference.jumps, graph.nodes):
+        x = values[node.inputs[0]]
+        distance = (x - reference.threshold_of(node)).abs()
+        share = float((distance == 0).double().mean())
+        if share > most and float(distance.min()) <= near * float(x.abs().max()):
+            best, most = node, share
+    return best, most
+
+
+def _with_map(low: Lowered) -> Lowered:
+    return replace(low, fused=replace(low.fused, wants_map=True))
+
+
+def _outputs(graph: ir.Graph, values: dict[ir.Node, Tensor]) -> np.ndarray:
+    return np.concatenate([values[node].double().numpy().reshape(-1) for node in graph.outputs])
+
+
+def _off(found: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference, as a share of the largest number or of 1."""
+    error = float(np.abs(found - expected).max())
+    return error / max(1.0, float(np.abs(expected).max())) if np.isfinite(error) else np.inf
+
+
+def _normalisation(spec: InputSpec) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(spec.mean, np.float32), np.asarray(spec.std, np.float32)
+
+
+def _pictures(spec: InputSpec, given: np.ndarray | None) -> Iterator[np.ndarray]:
+    """Images (1, h, w, c) without end: `given` ones, then one of each kind, then noise."""
+    yield from [] if given is None else given[:, None]
+    c, h, w = spec.shape
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(1, c, h, w))
+    yield numerics.pixels(noise, *_normalisation(spec))
+    rows, columns = np.mgrid[:h, :w]
+    ramp = (rows * 256 // max(h, 1) + columns * 256 // max(w, 1))[:, :, None] // 2 + np.arange(c) * 40
+    framed = np.where(rng.random((h, w, 1)) < 0.2, rng.integers(0, 256, (h, w, c)), ramp % 256)
+    top, side = -(-h // 6), -(-w // 6)
+    framed[:top] = framed[:, :side] = 0  # a black border, and a white patch
+    framed[-top:, -side:] = 255
+    yield framed.astype(np.uint8)[None]
+    blocks = rng.choice([0, 1, 127, 128, 254, 255], (-(-h // 4), -(-w // 4), c)).repeat(4, 0).repeat(4, 1)[:h, :w]
+    yield blocks.astype(np.uint8)[None]
+    flat = np.where((rows < h // 2) ^ (columns < w // 3), 0, 255)[:, :, None].repeat(c, 2)
+    flat[: h // 2, w // 3 :] = rng.integers(0, 256, c)
+    yield flat.astype(np.uint8)[None]
+    while True:
+        yield rng.integers(0, 256, (1, h, w, c), np.uint8)
 
 
 def _saturated(candidate: IntegerCandidate, values: dict[int, np.ndarray]) -> float:

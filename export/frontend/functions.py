@@ -44,10 +44,12 @@ _INVERSES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 _KEEPS_SIGN = names("erf silu gelu mish selu elu celu tanh atan asin sinh expm1 log1p")
 _NOT_NEGATIVE = names("abs relu sqrt square std var linalg_vector_norm norm exp sigmoid softplus rsqrt cosh")
+_POSITIVE = names("exp sigmoid softplus rsqrt cosh std var linalg_vector_norm norm reciprocal")
 _KEEPS_BOUNDS = names("max_pool2d_with_indices amax amin max min mean adaptive_max_pool2d")
 _POOLS_MAX = names("max_pool2d_with_indices adaptive_max_pool2d")
 _BINARY = names("mul div maximum minimum heaviside copysign")
-_ACTIVATIONS = names("relu leaky_relu _prelu_kernel rrelu_with_noise hardtanh relu6 clamp clamp_min clamp_max")
+_CLAMPS = names("hardtanh relu6 clamp clamp_min clamp_max")
+_ACTIVATIONS = _CLAMPS | names("relu leaky_relu _prelu_kernel rrelu_with_noise")
 _LOGIC = {
     "logical_and": np.logical_and,
     "logical_or": np.logical_or,
@@ -231,7 +233,7 @@ class Functions:
         if op in ("leaky_relu", "_prelu_kernel", "rrelu_with_noise"):
             slope = slope_of(call)
             return None if slope is None else f.bent(slope)
-        if op in ("clamp", "clamp_min", "clamp_max", "hardtanh", "relu6"):
+        if op in _CLAMPS:
             limits = limits_of(call)
             return None if limits is None else f.clamped(*limits)
         if op == "hardsigmoid":
@@ -359,7 +361,7 @@ class Functions:
             if not is_value(x) or x.shape != source.shape:
                 break
             if source.op in ("div", "mul") and at_zero and is_value(source.args[1]):
-                if self.bounds(source.args[1])[0] < 0:
+                if self.bounds(source.args[1])[0] < 0 or (source.op == "mul" and not self._is_positive(source.args[1])):
                     break
                 source, f = self._composed(x, f)
             elif source.op in _KEEPS_SIGN and at_zero:
@@ -373,6 +375,10 @@ class Functions:
             else:
                 break
         return source, f
+
+    def _is_positive(self, value: Value) -> bool:
+        """Whether a value is never 0: one of these, or of no other sign than its bounds."""
+        return self.bounds(value)[0] > 0 or (isinstance(value, Call) and value.op in _POSITIVE)
 
     def _composed(self, x: Value, step: Piecewise) -> tuple[Value, Piecewise]:
         """step(g(y)) where x = g(y)."""
@@ -400,6 +406,8 @@ class Functions:
     def _step(self, value: Value) -> Step | None:
         source, f = self.of(value)
         if not f.is_step or len(f.breaks) != 1:
+            return None
+        if (np.isfinite(f.breaks[0]) & (f.offset[0] == f.offset[1]) & (f.at[0] != f.offset[0])).any():  # x == 0, x != 0
             return None
         best: Step | None = None
         for candidate in [source, *self.lines.get(source, [])]:
@@ -436,15 +444,21 @@ class Functions:
             return 0.0, 1.0 if op == "sigmoid" else _INF
         if op in ("_softmax", "hardsigmoid"):
             return 0.0, 1.0
+        if op in _CLAMPS and is_value(x) and (limits := limits_of(value)) is not None:
+            lo, hi = self.bounds(x)
+            least, most = limits
+            return float(np.clip(lo, least, most).min()), float(np.clip(hi, least, most).max())
         if op in _KEEPS_BOUNDS and is_value(x) and value.output == 0:
             return self.bounds(x)
         if op in ("avg_pool2d", "_adaptive_avg_pool2d", "upsample_bilinear2d") and is_value(x):
             lo, hi = self.bounds(x)
             return min(lo, 0.0), max(hi, 0.0)
-        if op in ("add", "mul") and len(value.args) > 1:
-            parts = [self.bounds(a) if is_value(a) else _extremes(a) for a in value.args[:2]]
-            if all(lo >= 0 for lo, _ in parts) and float(value.arg(2, "alpha", 1)) >= 0:
-                return 0.0, _INF
+        if op in ("add", "sub", "mul") and len(value.args) > 1:
+            (a, b), (c, d) = (self.bounds(v) if is_value(v) else _extremes(v) for v in value.args[:2])
+            if op == "mul":
+                return (0.0, _INF) if a >= 0 and c >= 0 else (-_INF, _INF)
+            alpha = float(value.arg(2, "alpha", 1)) * (1 if op == "add" else -1)
+            return (a + min(alpha * c, alpha * d), b + max(alpha * c, alpha * d)) if alpha else (a, b)
         return -_INF, _INF
 
 

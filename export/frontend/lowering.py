@@ -13,13 +13,28 @@ import numpy as np
 from torch.utils._pytree import tree_flatten
 
 from ovsw.export import ir
+from ovsw.export.errors import ExportError
 from ovsw.export.frontend.arrange import arranged
 from ovsw.export.frontend.functions import Functions, Step, limits_of
 from ovsw.export.frontend.lattice import Piecewise
 from ovsw.export.frontend.recorder import Recording
-from ovsw.export.frontend.values import Arranged, Call, Value, frame, is_value, numbers_of, per_channel, same_call
+from ovsw.export.frontend.values import (
+    Arranged,
+    Call,
+    Value,
+    frame,
+    is_value,
+    names,
+    numbers_of,
+    per_channel,
+    same_call,
+)
 
 _MOST_BREAKS = 4
+_OF_IMAGES = names(
+    """convolution _convolution max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d
+    native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm"""
+)
 Handler = Callable[["Lowering", Call], ir.Node]
 HANDLERS: dict[str, Handler] = {}
 
@@ -67,6 +82,11 @@ class Lowering:
             return ir.Unsupported(name, inputs, shape, f"{e} ({value.where})")
 
     def _call(self, call: Call) -> ir.Node:
+        if call.op in _OF_IMAGES and is_value(x := call.args[0]) and len(x.shape) == 4 and x.shape[0] != 1:
+            raise ExportError(
+                f"{call.where.name}: it gets {x.shape[0]} images at once ({call.where}). Networks of one image can be "
+                "exported: run the file once for each image, and compare the results outside"
+            )
         if call.output and call.op not in HANDLERS:
             raise RefusedError(f"the second result of {call.op} is not supported")
         source, f = self.functions.of(call)
@@ -188,7 +208,8 @@ class Lowering:
             shifted = self.affine(f"{name}.shift", x, 1.0, -t)
             before = f.slope[0] if k == 0 else np.zeros_like(t)
             after = np.where(some, f.slope[k + 1] - (0.0 if k == 0 else f.slope[k]), before)
-            jump = np.where(some, (f.slope[k + 1] * t + f.offset[k + 1]) - (f.slope[k] * t + f.offset[k]), 0.0)
+            left, right = (f.slope[i] * t + f.offset[i] for i in (k, k + 1))
+            jumps = ((f.at[k] - left, False), (right - f.at[k], True))  # at t, and just above it
             terms: list[ir.Node] = []
             if before.any() or after.any():
                 if (after == 1).all() and not before.any():
@@ -196,10 +217,10 @@ class Lowering:
                 else:
                     positive = None if (after == 1).all() else after
                     terms.append(ir.Act(name, [shifted], x.shape, "prelu", slope=before, positive=positive))
-            if (np.abs(jump) > 1e-12).any():
-                falls = bool((np.abs(f.at[k] - f.slope[k] * t - f.offset[k]) <= 1e-12).all())
-                step = ir.Act(f"{name}.step", [shifted], x.shape, "step", 0.0, 1.0, strict=falls)
-                terms.append(self.affine(f"{name}.jump", step, jump, 0.0))
+            for jump, strict in jumps:
+                if (some & (np.abs(jump) > 1e-12)).any():
+                    step = ir.Act(f"{name}.step", [shifted], x.shape, "step", 0.0, 1.0, strict=strict)
+                    terms.append(self.affine(f"{name}.jump", step, np.where(some, jump, 0.0), 0.0))
             if k == 0 and not terms:
                 terms.append(self.affine(f"{name}.none", shifted, 0.0, 0.0))
             for term in terms:

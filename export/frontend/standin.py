@@ -20,14 +20,18 @@ from ovsw.export.errors import ExportError
 def standing_in(dtype: torch.dtype) -> Iterator[list[nn.Module]]:
     """While it lasts, every module that is called is in eval mode and has its real numbers in `dtype`.
 
+    New tensors are of that type, too, as those of torch.where(x > 0, 1.0, -1.0).
+
     All attributes are put back afterwards, so whatever `forward` assigns or changes is undone. Gives a list that fills
     with the modules that were in training mode.
     """
-    standins = _Standins(dtype)
+    standins, usual = _Standins(dtype), torch.get_default_dtype()
     handle = register_module_forward_pre_hook(standins.enter)
+    torch.set_default_dtype(dtype)
     try:
         yield standins.training
     finally:
+        torch.set_default_dtype(usual)
         handle.remove()
         standins.restore()
 

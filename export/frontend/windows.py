@@ -116,7 +116,7 @@ def _real(
         geometry.window,
         geometry.stride,
         pad,
-        weight=weight.astype(np.float32),
+        weight=weight,
         bias=bias,
         dilation=geometry.dilation,
     )
@@ -236,21 +236,37 @@ def _dots(
 
     whole = values.scale * amp
     between = step.zero.size == 1 and step.zero[0] not in (step.lo[0], step.hi[0])
-    if between and _is_often_zero(low, step.of):  # torch.sign of sums of signs: 0 is halfway between both readings
+    if between and _is_often_zero(low.node(step.of)):  # torch.sign: 0 is halfway between both readings
         return ir.Add(f"{call.where.name}.both", [dots(whole / 2, False), dots(whole / 2, True)], shape)
     return dots(whole, step.strict)
 
 
-def _is_often_zero(low: Lowering, x: Value) -> bool:
-    """Whether a value is a sum of signs, which is 0 more than now and then."""
-    node = low.node(x)
-    while isinstance(node, (ir.MaxPool, ir.Gather, ir.Act, ir.Affine)):
-        if isinstance(node, ir.Affine) and node.offset.any():
-            return False
-        node = node.inputs[0]
-    if isinstance(node, ir.Add):
-        return all(isinstance(n, (ir.BinaryConv, ir.Act)) for n in node.inputs)
-    return isinstance(node, ir.BinaryConv) and node.weight[0].size % 2 == 0
+def _is_often_zero(node: ir.Node) -> bool:
+    """Whether a value is exactly 0 more than now and then: a sum of signs, padding, what a clamp has made equal."""
+    inputs = node.inputs
+    if isinstance(node, ir.BinaryConv):
+        return node.weight[0].size % 2 == 0 or any(node.pad)
+    if isinstance(node, ir.Act) and node.kind in ("clamp", "step") and 0.0 in (node.lo, node.hi):
+        return True
+    if isinstance(node, ir.Gather) and node.value == 0 and min(a.min() for a in (node.rows, node.columns)) < 0:
+        return True
+    if isinstance(node, ir.Affine) and node.offset.any():
+        return False
+    if isinstance(node, (ir.Add, ir.AvgPool, ir.Bilinear)):
+        return all(map(_has_equals, inputs)) or all(map(_is_often_zero, inputs))
+    if isinstance(node, (ir.MaxPool, ir.Gather, ir.Affine, ir.Act, ir.ChannelPad, ir.Concat, ir.Mul)):
+        return any(map(_is_often_zero, inputs))
+    return False
+
+
+def _has_equals(node: ir.Node) -> bool:
+    """Whether many values are equal up to their sign: those at the ends of a clamp, or of a step."""
+    if isinstance(node, ir.Act):
+        return node.kind in ("clamp", "step") and bool(np.isfinite([node.lo, node.hi]).any())
+    moved = isinstance(node, (ir.MaxPool, ir.Gather, ir.Concat)) or (
+        isinstance(node, ir.Affine) and not node.offset.any() and len(set(np.abs(node.scale))) == 1
+    )
+    return moved and all(map(_has_equals, node.inputs))
 
 
 # Matrices.
@@ -289,7 +305,7 @@ def _linear(low: Lowering, call: Call) -> ir.Node:
 def _matrix(low: Lowering, name: str, x: ir.Node, weight: np.ndarray, bias: np.ndarray | None) -> ir.Node:
     if x.shape[1:] != (1, 1):
         x = ir.Flatten(f"{name}.flatten", [x], (math.prod(x.shape), 1, 1))
-    return ir.Linear(name, [x], (len(weight), 1, 1), weight.astype(np.float32), bias)
+    return ir.Linear(name, [x], (len(weight), 1, 1), weight, bias)
 
 
 def _binary_linear(low: Lowering, call: Call, x: Value, weight: np.ndarray) -> ir.Node | None:

@@ -24,11 +24,12 @@ from ovsw.export.passes.sink import sink
 
 
 class Built(NamedTuple):
-    """A model, warnings, and the op that each record of the model was made of."""
+    """A model, warnings, the op that each record of the model was made of, and the graph that these ops compute."""
 
     model: bnn.Model
     warnings: list[str]
     lowered: list[Lowered]
+    graph: ir.Graph
 
     @property
     def measured(self) -> list[bnn.Op]:
@@ -55,10 +56,10 @@ def build(
     ops = fuse(legal)
     if numerics == "float":
         lowered = lower(ops)
-        return Built(pack(lowered, legal.outputs, mean, std, metadata), [], lowered)
+        return Built(pack(lowered, legal.outputs, mean, std, metadata), [], lowered, legal)
     ranges = None if calibration is None else partial(measured, legal, calibration)
     lowered, warnings = quantize(ops, mean, std, weights, stem, ranges)
-    return Built(pack(lowered, legal.outputs, mean, std, metadata, numerics), warnings, lowered)
+    return Built(pack(lowered, legal.outputs, mean, std, metadata, numerics), warnings, lowered, legal)
 
 
 def legalized(graph: ir.Graph, numerics: str) -> ir.Graph:

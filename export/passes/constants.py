@@ -88,8 +88,8 @@ class Line:
     largest: float
 
     def __post_init__(self) -> None:
-        safe = np.where(self.a == 0, 1.0, self.a)
-        self.y = np.where(self.a == 0, 0.0, np.clip(np.rint(-self.b / safe), -self.largest, self.largest))
+        safe, most = np.where(self.a == 0, 1.0, self.a), np.floor(self.largest)
+        self.y = np.where(self.a == 0, 0.0, np.clip(np.rint(-self.b / safe), -most, most))
         self.value = self.a * self.y + self.b
 
     def at(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

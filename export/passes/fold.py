@@ -13,8 +13,6 @@ import numpy as np
 
 from ovsw.export import ir
 
-TINY = float(np.finfo(np.float32).smallest_subnormal)  # the threshold of signs for which 0 counts as negative
-
 
 def fold(graph: ir.Graph) -> ir.Graph:
     return ir.rewrite(graph, _Fold().node)
@@ -31,7 +29,9 @@ class _Fold:
             scale = node.weight / np.sqrt(node.running_var + node.eps)
             return ir.affine(node.name, inputs[0], scale, node.bias - scale * node.running_mean)
         if isinstance(node, ir.Affine):
-            return _shifted_sum(node, inputs[0], users) or ir.affine(node.name, inputs[0], node.scale, node.offset)
+            apart = ir.is_compared(node, users)
+            new = _shifted_sum(node, inputs[0], users)
+            return new or ir.affine(node.name, inputs[0], node.scale, node.offset, apart)
         if isinstance(node, ir.Linear):
             return _biased(_unflattened(replace(node, inputs=inputs, bias=None)), node.bias)
         if isinstance(node, ir.Conv):
@@ -67,8 +67,8 @@ class _Fold:
 
     def sign(self, x: ir.Node, strict: bool) -> ir.Sign:
         if (x, strict) not in self.signs:
-            threshold = np.full(x.shape[0], TINY) if strict else None
-            self.signs[x, strict] = ir.Sign(f"{x.name}.sign", [x], x.shape, threshold)
+            everywhere = np.ones(x.shape[0], bool) if strict else None
+            self.signs[x, strict] = ir.Sign(f"{x.name}.sign", [x], x.shape, strict=everywhere)
         return self.signs[x, strict]
 
 

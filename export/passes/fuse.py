@@ -63,7 +63,7 @@ def fuse(graph: ir.Graph, apart: bool = False) -> list[Fused]:
     for node in graph.nodes:
         if isinstance(node, ir.Sign):  # an op stores the bits of one sign; others are ops of their own
             writer = by_value.get(node.inputs[0])
-            if writer is not None and writer.sign is None:
+            if writer is not None and writer.sign is None and not isinstance(writer.core, _BARE):
                 writer.sign = node
             else:
                 ops.append(Fused(None, node.inputs[0], node, sign=node))

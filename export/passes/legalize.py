@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from ovsw.export import ir
+from ovsw.export.errors import NotIntegerError
 
 _SCALING = (ir.Dot, ir.Conv, ir.Linear, ir.AvgPool, ir.Mul)  # whose integer ops have a multiplier
 _IN_FLOAT = (ir.Linear, ir.ToFloat, ir.Softmax)  # what integer files compute in f32
@@ -23,14 +24,16 @@ def legalize(graph: ir.Graph, numerics: str) -> ir.Graph:
     if numerics == "float":
         return ir.rewrite(graph, _pool_sums)
     pools, ends = (_pool_clamps, _pool_whole_sums), (_end_with_linear, _linear_inside)
-    for rule in (*pools, *ends, _read_pixels(), _scale_by_average, _centre):
+    _refuse_softmax_inside(graph)
+    for rule in (*pools, *ends, _read_pixels(), _scale_by_average):
         graph = ir.rewrite(graph, rule)
     return _end_in_float(graph)
 
 
-def is_integer_clamp(node: ir.Node | None) -> bool:
-    """Whether it is a clamp that the stream's integers can have."""
-    return isinstance(node, ir.Act) and node.kind == "clamp" and max(abs(node.lo), abs(node.hi)) <= 2
+def _refuse_softmax_inside(graph: ir.Graph) -> None:
+    for node in graph.nodes:
+        if any(isinstance(x, ir.Softmax) for x in node.inputs) and not isinstance(node, ir.Softmax):
+            raise NotIntegerError(f"{node.name}: reads a softmax, which integer files have only as their last op")
 
 
 def _is_pool_of_sums(node: ir.Node, users: ir.Users) -> bool:
@@ -45,7 +48,7 @@ def _is_pool_of_sums(node: ir.Node, users: ir.Users) -> bool:
 def _pool_clamps(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
     """clamp(a * max(x) + b) = max(clamp(a * x + b)) where a >= 0."""
     new = replace(node, inputs=inputs)
-    if not is_integer_clamp(node):
+    if not isinstance(node, ir.Act) or node.kind != "clamp":
         return new
     scaled = node.inputs[0] if isinstance(node.inputs[0], ir.Affine) else None
     pool, new_pool = (node.inputs[0], inputs[0]) if scaled is None else (scaled.inputs[0], inputs[0].inputs[0])
@@ -62,7 +65,7 @@ def _pool_clamps(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.No
 def _pool_sums(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
     """max(a * n + b) = |a| * max(sign(a) * n) + b: pools the sums themselves, whose weights are negated where a < 0."""
     if isinstance(node, ir.Affine):
-        return ir.affine(node.name, inputs[0], node.scale, node.offset)
+        return ir.affine(node.name, inputs[0], node.scale, node.offset, ir.is_compared(node, users))
     new, x = replace(node, inputs=inputs), next(iter(inputs), None)
     if not isinstance(x, ir.Affine) or not _is_pool_of_sums(node, users):
         return new
@@ -133,22 +136,6 @@ def _scale_by_average(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> 
         if not isinstance(source, _SCALING) or len(users[source]) != 1 or wide:
             inputs = [ir.AvgPool(node.name, inputs, node.shape, (1, 1), (1, 1), (0, 0))]
     return replace(node, inputs=inputs)
-
-
-def _centre(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
-    """Where slopes or steps read numbers that are off by half a step, an average over one pixel puts them right."""
-    if isinstance(node, ir.Act) and node.kind in ("prelu", "step") and not _is_centred(node.inputs[0]):
-        inputs = [ir.AvgPool(f"{node.name}.centred", inputs, node.shape, (1, 1), (1, 1), (0, 0))]
-    return replace(node, inputs=inputs)
-
-
-def _is_centred(node: ir.Node) -> bool:
-    """Whether an op with a shift of its own computes the node, or what it hands on."""
-    if isinstance(node, ir.Add):
-        return node.inputs[0].shape == node.inputs[1].shape  # one term's op, or one that is made for it
-    if isinstance(node, (ir.MaxPool, ir.Bilinear)) or (isinstance(node, ir.Act) and node.kind in ("clamp", "prelu")):
-        return not isinstance(node.inputs[0], ir.Add) and _is_centred(node.inputs[0])
-    return isinstance(node, (ir.Affine, ir.Conv, ir.AvgPool, ir.Mul))
 
 
 def _end_in_float(graph: ir.Graph) -> ir.Graph:

@@ -15,8 +15,9 @@ class Lowered:
     """One op of the file. `fused` says what it reads and writes, `kind` is the element kind of its map.
 
     `constants` are its tensors by the names of `bnn.Op`, each with its element kind; bits are booleans, True for +1.
-    In integer files a number n of its map stands for (n + centre) / steps, with a centre per channel. `pad_value` is
-    what a gather puts where there is nothing. `measured`: the steps come from images, what is stored may saturate.
+    In integer files a number n of its map stands for (n + centre) / steps, with a centre per channel; `sum_steps` are
+    the steps of what its activation reads. `pad_value` is what a gather puts where there is nothing. `measured`: the
+    steps come from images, what is stored may saturate.
     """
 
     fused: Fused
@@ -25,6 +26,7 @@ class Lowered:
     act: str = "none"
     clamp: tuple[float, float] = (0.0, 0.0)
     steps: float = 1.0
+    sum_steps: float = 1.0
     centre: np.ndarray | None = None
     pad_value: float = 0.0
     measured: bool = False
@@ -55,16 +57,17 @@ def _lowered(op: Fused) -> Lowered:
         new.act, new.clamp = op.act.kind, (op.act.lo, op.act.hi)
         if op.act.slope is not None:
             new.constants["slope"] = ("f32", slopes(op.act))
-    if op.sign is not None and op.sign.threshold is not None:
-        new.constants["threshold"] = ("f32", _at_least(op.sign.threshold))
+    if op.sign is not None and (op.sign.threshold is not None or op.sign.strict is not None):
+        new.constants["threshold"] = ("f32", _at_least(*op.sign.levels()))
     return new
 
 
-def _at_least(threshold: np.ndarray) -> np.ndarray:
-    """The smallest float32 that is not below."""
+def _at_least(threshold: np.ndarray, strict: np.ndarray) -> np.ndarray:
+    """The smallest float32 that is not below, or, where strict, that is above."""
     with np.errstate(over="ignore"):
         near = np.clip(threshold.astype(np.float32), np.finfo(np.float32).min, np.finfo(np.float32).max)
-    return np.where(near < threshold, np.nextafter(near, np.float32(np.inf)), near)
+    short = (near < threshold) | (strict & (near == threshold))
+    return np.where(short, np.nextafter(near, np.float32(np.inf)), near)
 
 
 def slopes(act: ir.Act) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Quantize: fused ops get integer constants, as docs/numerics.md says under "What the exporter chooses".
 
 Every map has steps and a centre: an integer n of it stands for (n + centre) / steps. A shift drops fractions, so what
-it leaves is centred at 1/2, and has the sign of what was computed, exactly. `scales` has the steps; raw dots have 1,
+it leaves is centred at 1/2, and has the sign of what was computed, exactly. Where 0 itself matters (`zeros`), sums are
+rounded instead, with a centre of 0. `scales` has the steps; raw dots have 1,
 what a classifier reads a power of two that fits. Constants are per channel: with a shift s that is as large as the
 bounds allow, multipliers and weights keep as many significant bits as they can.
 """
@@ -9,13 +10,14 @@ bounds allow, multipliers and weights keep as many significant bits as they can.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NoReturn
 
 import numpy as np
 
 from ovsw.export import ir
+from ovsw.export.errors import NotIntegerError
 from ovsw.export.passes.constants import (
     Line,
     floored,
@@ -28,7 +30,8 @@ from ovsw.export.passes.constants import (
 )
 from ovsw.export.passes.fuse import Fused
 from ovsw.export.passes.lower import Lowered, channels_last, positions
-from ovsw.export.passes.scales import HANDS_ON, NotIntegerError, Ranges, Scales, scaled
+from ovsw.export.passes.scales import HANDS_ON, Ranges, Scales, scaled
+from ovsw.export.passes.zeros import Zeros, ends_at_zero
 
 INT32 = 2**31 - 1
 WIDTHS = {"int16": 16, "int8": 8}
@@ -50,7 +53,6 @@ class _Map:
     centre: np.ndarray  # per channel
     limit: int = _LIMIT
     peak: float = _LIMIT
-    from_zero: bool = False  # 0 is the lower end of a clamp and stands for 0 itself
 
 
 def quantize(
@@ -66,8 +68,10 @@ def quantize(
     `ranges` measures maps that are not clamped. Raises NotIntegerError.
     """
     mean32, std32 = (np.asarray(values, np.float32) for values in (mean, std))
-    quantizer = _Quantizer(Scales(ops, ranges), mean32, std32, WIDTHS[weights], WIDTHS[stem or weights])
-    return [quantizer.op(op) for op in ops], quantizer.warnings
+    scales = Scales(ops, ranges)
+    zeros = Zeros(ops, scales.readers)
+    quantizer = _Quantizer(scales, zeros, mean32, std32, WIDTHS[weights], WIDTHS[stem or weights])
+    return [lowered for op in ops for lowered in quantizer.parts(op)], quantizer.warnings
 
 
 def _slopes(act: ir.Act, factor: float = 1.0) -> np.ndarray:
@@ -85,6 +89,7 @@ def _slopes(act: ir.Act, factor: float = 1.0) -> np.ndarray:
 @dataclass
 class _Quantizer:
     scales: Scales
+    zeros: Zeros
     mean: np.ndarray
     std: np.ndarray
     width: int
@@ -95,6 +100,33 @@ class _Quantizer:
     @staticmethod
     def refuse(name: str, reason: str) -> NoReturn:
         raise NotIntegerError(f"{name}: {reason}")
+
+    def parts(self, op: Fused) -> list[Lowered]:
+        """The op, or two ops where its activation needs another centre than the numbers that it moves have."""
+        if not isinstance(op.core, HANDS_ON) or not self.needs_centring(op):
+            return [self.op(op)]
+        assert op.act is not None
+        pixel = ((1, 1), (1, 1), (0, 0))  # an average over one
+        if op.core is None and (op.residual is None or op.residual.shape == op.value.shape):
+            op.core = ir.AvgPool(op.name, [op.source], op.value.shape, *pixel)
+            return [self.op(op)]
+        (before,) = op.act.inputs
+        moved = replace(op, value=before, act=None, sign=None, wants_map=True)
+        self.scales.add(moved, like=op)
+        self.zeros.add(moved, like=op)
+        op.core = ir.AvgPool(f"{op.name}.centred", [before], op.value.shape, *pixel)
+        op.source, op.other, op.residual = before, None, None
+        return [self.op(moved), self.op(op)]
+
+    def needs_centring(self, op: Fused) -> bool:
+        if op.act is None:
+            return False
+        centre = self.moved_centre(op)[0] + self.residual(op).centre
+        if op.act.kind == "step":
+            return bool(((centre < 0) | (centre >= 1)).any())
+        if op.act.kind == "prelu":
+            return bool((centre != 0.5).any())
+        return ends_at_zero(op) and bool((centre != np.rint(centre)).any() or (centre != centre[0]).any())
 
     def op(self, op: Fused) -> Lowered:
         core = op.core
@@ -141,8 +173,8 @@ class _Quantizer:
 
         The sum that the activation reads has `steps` and, usually a shift's, a `centre`.
         """
-        centre = np.full(op.value.shape[0], 0.5) if centre is None else centre
-        lowered = Lowered(op, "i16", constants, steps=steps, centre=centre, measured=self.scales.is_measured(op))
+        centre = np.full(op.value.shape[0], self.centre(op)) if centre is None else centre
+        lowered = Lowered(op, "i16", constants, sum_steps=steps, centre=centre, measured=self.scales.is_measured(op))
         known = _Map("i16", steps, centre, peak=peak)
         if op.act is not None and op.act.kind == "prelu":
             if (centre != 0.5).any():
@@ -154,7 +186,11 @@ class _Quantizer:
             known = self.beyond(op, op.act, lowered)
         elif op.act is not None:
             middle = float(centre[0]) if (centre == centre[0]).all() else 0.5
-            lo, hi = (int(np.clip(np.rint(n * steps - middle), -32768, 32767)) for n in (op.act.lo, op.act.hi))
+            lo, hi = (
+                op.act.lo * steps - middle,
+                op.act.hi * steps - middle,
+            )  # halves away from 0, so that ends are alike
+            lo, hi = (int(np.clip(n, -32768, 32767)) for n in (np.ceil(lo - 0.5), np.floor(hi + 0.5)))
             lowered.act, lowered.clamp = "clamp", self.narrowed(op, lo, hi)
         elif not isinstance(op.core, _KEEPING) or op.residual is not None:
             lo, hi = self.narrowed(op, -32768, 32767)
@@ -162,7 +198,7 @@ class _Quantizer:
                 lowered.act, lowered.clamp = "clamp", (lo, hi)
         if lowered.act == "clamp":
             lo, hi = (int(n) for n in lowered.clamp)
-            known = _Map("i16", steps, centre, max(abs(lo), abs(hi)), max(abs(lo + 0.5), abs(hi + 0.5)), lo == 0)
+            known = _Map("i16", steps, centre, max(abs(lo), abs(hi)), max(abs(lo + 0.5), abs(hi + 0.5)))
         lowered.steps, lowered.centre = known.steps, known.centre
         self.maps[op.value] = known
         self.binarised(op, lowered)
@@ -181,22 +217,24 @@ class _Quantizer:
                 self.refuse(act.name, "reads numbers that are not centred, a step in integers needs a scale before")
             lowered.act, lowered.clamp = "step", (low, high)
             return _Map("i16", steps, np.zeros(channels), max(abs(low), abs(high)), max(abs(low), abs(high)))
-        x = (np.arange(-32768, 32769, 256) + float(np.mean(lowered.centre))) / lowered.steps  # type: ignore[arg-type]
+        x = (np.arange(-32768, 32769, 256) + float(np.mean(lowered.centre))) / lowered.sum_steps  # type: ignore[arg-type]
         lowered.act = "table"
         lowered.constants["slope"] = ("i16", np.minimum(np.rint(steps / (1 + np.exp(-x))), 32767).astype(np.int64))
         return _Map("i16", steps, np.zeros(channels), _LIMIT, steps)
 
     def binarised(self, op: Fused, lowered: Lowered) -> None:
-        """(n + centre) / steps >= threshold, as one of n."""
+        """(n + centre) / steps >= threshold, or > threshold, as n >= an integer."""
         if op.sign is None:
             return
-        known = self.maps[op.value]
-        wanted = 0.0 if op.sign.threshold is None else op.sign.threshold
-        threshold = np.clip(np.ceil(wanted * known.steps - known.centre), -32768, 32767).astype(np.int64)
-        if known.from_zero:
-            threshold = np.where((threshold == 0) & (np.asarray(wanted) > 0), 1, threshold)
+        known, (wanted, strict) = self.maps[op.value], op.sign.levels()
+        at = wanted * known.steps - known.centre
+        threshold = np.clip(np.where(strict, np.floor(at) + 1, np.ceil(at)), -32768, 32767).astype(np.int64)
         if threshold.any():
             lowered.constants["threshold"] = ("i16", threshold)
+
+    def centre(self, op: Fused) -> float:
+        """What an op with a shift adds to its results before the fraction is dropped is 1/2 less this."""
+        return 0.0 if self.zeros.exact(op) else 0.5
 
     def for_classifier(self, op: Fused, peak: float) -> float | None:
         """Steps of a result that is not clamped and that only linear layers read: a power of two that fits."""
@@ -226,7 +264,7 @@ class _Quantizer:
         a, b = _scale_and_offset(op, channels)
         free = self.for_classifier(op, scaled(op, taps)) if op.act is not None else None
         negative, residual, steps = a < 0, self.residual(op), self.scales.before(op) if free is None else free
-        line = Line(np.abs(a) * steps, b * steps + residual.centre, taps)
+        line = Line(np.abs(a) * steps, b * steps + residual.centre + (0.5 - self.centre(op)), taps)
         window = np.zeros(channels) if core.window_scale is None else a * core.window_scale * steps
         room = INT32 - residual.limit
         self.cut(op, line, steps)
@@ -253,8 +291,12 @@ class _Quantizer:
             )
         signs = positive ^ negative[:, None, None, None]
         scale = best.weight if core.window_scale is None else np.stack([best.weight, second])
-        constants = _constants(best.offset, best.shift, weight=("bits", signs), scale=("i16", scale))
+        constants = _constants(self.below(op, best.offset), best.shift, weight=("bits", signs), scale=("i16", scale))
         return self.stored(op, constants, steps)
+
+    def below(self, op: Fused, offset: np.ndarray) -> np.ndarray:
+        """Offsets with which a sum of exactly 0 ends up below 0 where that is to count as negative."""
+        return offset - (self.zeros.strict(op) & (self.centre(op) == 0.5))
 
     def cut(self, op: Fused, line: Line, steps: float) -> None:
         """A scale of more than 16 bits: every sum but one is beyond the clamp, and mostly stays there."""
@@ -263,7 +305,7 @@ class _Quantizer:
             count = f"{int(steep.sum())} of {len(steep)} channels"
             self.warnings.append(f"{op.name}: {count} have a scale over {32767 / steps:.2g}, cut to that")
             line.a = np.where(steep, np.sign(line.a) * 32767, line.a)
-            line.value = np.where(steep, np.clip(line.value, -65534, 65534), line.value)
+            line.value = np.where(steep, np.clip(line.value, -32766, 32766), line.value)  # right signs beside y
 
     def conv(self, op: Fused, core: ir.Conv) -> Lowered:
         a, b = _scale_and_offset(op, len(core.weight))
@@ -293,7 +335,8 @@ class _Quantizer:
             weight = whole(w * (2.0**s / unit))
             counts = weight * float(unit)  # exact as long as it matters
             taken = np.floor((counts * zeros).sum(axis=(1, 2, 3)) / 256 + 0.5)  # off by the op, inside the image
-            o = floored((b * steps + residual.centre) * 2.0**s + (counts * centre).sum(axis=(1, 2, 3)) + taken)
+            added = b * steps + residual.centre + (0.5 - self.centre(op))
+            o = floored(added * 2.0**s + (counts * centre).sum(axis=(1, 2, 3)) + taken)
             size = np.abs(counts)
             sums = largest * size.sum(axis=(1, 2, 3)) + np.abs(o).astype(np.float64)
             sums += np.ceil((size * np.abs(zeros)).sum(axis=(1, 2, 3)) / 256) + 1
@@ -304,11 +347,11 @@ class _Quantizer:
         if not best.fits.all():
             count = int((~best.fits).sum())
             self.refuse(op.name, f"{count} channels have weights or offsets too large for {width} bits")
-        constants = _constants(best.offset, best.shift, weight=(_KIND[width], best.weight))
+        constants = _constants(self.below(op, best.offset), best.shift, weight=(_KIND[width], best.weight))
         if not wide:
             return self.stored(op, constants, steps)
-        self.maps[op.value] = _Map("i32", steps, np.full(len(w), 0.5), room)
-        return Lowered(op, "i32", constants, steps=steps, centre=self.maps[op.value].centre)
+        self.maps[op.value] = _Map("i32", steps, np.full(len(w), self.centre(op)), room)
+        return Lowered(op, "i32", constants, steps=steps, sum_steps=steps, centre=self.maps[op.value].centre)
 
     def avgpool(self, op: Fused, core: ir.AvgPool) -> Lowered:
         source = self.source(op)
@@ -319,7 +362,8 @@ class _Quantizer:
         peak = float((np.abs(a) * (source.peak / source.steps) + np.abs(b)).max())
         steps = self.for_classifier(op, peak) or self.scales.before(op)
         a = a * (steps / source.steps)
-        line = Line(a / taps, b * steps + a * source.centre + self.residual(op).centre, source.peak * taps)
+        added = b * steps + a * source.centre + self.residual(op).centre + (0.5 - self.centre(op))
+        line = Line(a / taps, added, source.peak * taps)
         self.cut(op, line, steps / source.steps)
         constants = self.scaled(op, line, _LIMIT * taps)
         return self.stored(op, constants, steps, min(_LIMIT, peak * steps + 1))
@@ -329,7 +373,8 @@ class _Quantizer:
         source, other, steps = self.source(op), self.maps[op.other], self.scales.before(op)
         a, b = _scale_and_offset(op, op.value.shape[0])
         a = a * (steps / source.steps / other.steps)
-        line = Line(a, b * steps + a * source.centre * other.centre, source.peak * other.peak)
+        added = b * steps + a * source.centre * other.centre + (0.5 - self.centre(op))
+        line = Line(a, added, source.peak * other.peak)
         return self.stored(op, self.scaled(op, line, _LIMIT**2), steps)
 
     def scaled(self, op: Fused, line: Line, largest: int) -> dict[str, tuple[str, np.ndarray]]:
@@ -344,39 +389,42 @@ class _Quantizer:
         best = largest_shift(47, at)
         if not best.fits.all():
             self.refuse(op.name, f"{int((~best.fits).sum())} channels have a scale or offset too large for 16 bits")
-        return _constants(best.offset, best.shift, scale=("i16", best.weight))
+        return _constants(self.below(op, best.offset), best.shift, scale=("i16", best.weight))
+
+    def moved_centre(self, op: Fused) -> tuple[np.ndarray, int]:
+        """Centres of the numbers that an op without a shift moves, and what it puts where there is none."""
+        source, core = self.source(op), op.core
+        if isinstance(core, ir.ChannelPad):
+            return np.pad(source.centre, (core.before, core.after)), 0
+        if isinstance(core, ir.Concat):
+            assert op.other is not None
+            return np.concatenate([source.centre, self.maps[op.other].centre]), 0
+        if not isinstance(core, ir.Gather):
+            return source.centre, 0
+        absent = core.channels < 0
+        at = core.value * source.steps - (0 if absent.any() else source.centre[0])
+        half = np.ceil(at - 0.5) if self.zeros.strict(op).any() else np.floor(at + 0.5)
+        empty = int(np.clip(half, -32768, 32767))
+        return np.where(absent, core.value * source.steps - empty, source.centre[core.channels]), empty
 
     def moved(self, op: Fused) -> Lowered:
         """maxpool, channel_pad, gather, bilinear, concat and eltwise: the input's numbers as they are."""
         source, core = self.source(op), op.core
-        centre, limit, peak = source.centre, source.limit, source.peak
+        centre, empty = self.moved_centre(op)
+        limit, peak = max(source.limit, abs(empty)), max(source.peak, abs(empty))
         constants: dict[str, tuple[str, np.ndarray]] = {}
-        empty = 0
-        if isinstance(core, ir.ChannelPad):
-            centre = np.pad(centre, (core.before, core.after))
-        elif isinstance(core, ir.Gather):
-            absent = core.channels < 0
-            empty = int(np.clip(np.rint(core.value * source.steps - (0 if absent.any() else centre[0])), -32768, 32767))
-            centre = np.where(absent, core.value * source.steps - empty, centre[core.channels])
-            limit, peak = max(limit, abs(empty)), max(peak, abs(empty))
-        elif isinstance(core, ir.Concat):
+        if isinstance(core, ir.Concat):
             assert op.other is not None
             other = self.maps[op.other]
-            centre = np.concatenate([centre, other.centre])
             limit, peak = max(limit, other.limit), max(peak, other.peak)
         if isinstance(core, (ir.Gather, ir.Bilinear)):
             constants["weight"] = ("i32", positions(core))
         if op.residual is not None:
             centre, peak = centre + self.residual(op).centre, _LIMIT
-        if core is None and op.act is not None and op.act.kind in ("prelu", "step") and (centre != 0.5).any():
-            op.core = ir.AvgPool(op.name, [op.source], op.value.shape, (1, 1), (1, 1), (0, 0))
-            return self.avgpool(op, op.core)
         lowered = self.stored(op, constants, source.steps, peak, centre)
         lowered.pad_value = empty
-        if op.act is None and op.residual is None:
-            self.maps[op.value].from_zero = source.from_zero
-            if isinstance(core, _KEEPING):
-                self.maps[op.value].limit = limit
+        if op.act is None and op.residual is None and isinstance(core, _KEEPING):
+            self.maps[op.value].limit = limit
         return lowered
 
     def to_float(self, op: Fused) -> Lowered:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ovsw.export import ir
-from ovsw.export.errors import ExportError
+from ovsw.export.errors import NotIntegerError
 from ovsw.export.passes.fuse import Fused
 
 TOP = 32767.5  # steps of a group's largest number: 16 bits, centred
@@ -29,10 +29,6 @@ HANDS_ON = (type(None), ir.MaxPool, ir.ChannelPad, ir.Gather, ir.Bilinear, ir.Co
 Ranges = Callable[[Sequence[ir.Node]], Mapping[ir.Node, float]]  # the largest |x| of nodes, measured
 
 
-class NotIntegerError(ExportError):
-    """The network cannot be computed in integers; the message names the first layer for which that is so."""
-
-
 @dataclass(eq=False)
 class _Group:
     """Maps with the same steps. `asked` are nodes whose range has to be measured, by the op that needs it."""
@@ -42,6 +38,7 @@ class _Group:
     read: bool = False
     free: bool = True  # to be clamped to 14 bits: no activation is in the way
     ops: set[Fused] = field(default_factory=set)
+    level: float = 0.0  # the largest level of a step, which is to be a whole number of steps
 
 
 class Scales:
@@ -62,6 +59,10 @@ class Scales:
         for op in ops:
             self._contribute(op)
         self._measure()
+
+    def add(self, op: Fused, like: Fused) -> None:
+        """An op that is made of another one, with the steps that one has before its activation."""
+        self._parents["before", op] = self._parents["after", op] = self._find(("before", like))
 
     def before(self, op: Fused) -> float:
         """Steps of the sum that an op's activation reads."""
@@ -112,7 +113,7 @@ class Scales:
             for side in ("before", "after"):
                 group = self._group(side, op)
                 group.ops.add(op)
-                candidates[group] = candidates.get(group, True) and (_is_raw(op) or _only_moves(op))
+                candidates[group] = candidates.get(group, True) and (_is_raw(op) or only_moves(op))
         return {
             group
             for group, whole in candidates.items()
@@ -138,6 +139,7 @@ class Scales:
         elif kind == "step":
             assert op.act is not None
             after.largest = max(after.largest, abs(op.act.lo), abs(op.act.hi), 2.0**-16)
+            after.level = max(after.level, abs(op.act.lo), abs(op.act.hi))
         elif kind == "sigmoid":
             after.largest = max(after.largest, 1.0)
             before.asked.setdefault(_summed(op), op)
@@ -151,7 +153,7 @@ class Scales:
             return False
         if not op.wants_map and op.act is None and (op.sign is None or op.sign.threshold is None):
             return False  # signs do not depend on the scale
-        if _only_moves(op) or self.is_wide(op) or self.for_linear(op):
+        if only_moves(op) or self.is_wide(op) or self.for_linear(op):
             return False
         return not (isinstance(op.core, ir.AvgPool) and op.act is None and op.residual is None and self._is_mean(op))
 
@@ -166,7 +168,7 @@ class Scales:
     def bound(self, node: ir.Node) -> float | None:
         """The largest |x| of a map by a clamp before it, if there is one."""
         op = self.by_value.get(node)
-        while op is not None and _only_moves(op) and op.other is None and not isinstance(op.core, ir.Gather):
+        while op is not None and only_moves(op) and op.other is None and not isinstance(op.core, ir.Gather):
             op = self.by_value.get(op.source)
         if op is None or op.act is None or op.act.kind != "clamp":
             return None
@@ -190,13 +192,14 @@ class Scales:
         return alone and prelu and not coarse and all(isinstance(reader.core, ir.Linear) for reader in readers)
 
     def _largest(self, op: Fused) -> float:
-        """The largest number that an op can give by what is known of its input; 0 if nothing is."""
+        """The largest number that an op can give by what is known of its input; infinity if nothing is."""
         if isinstance(op.core, ir.Dot):
             return scaled(op, op.core.positive[0].size)
         source = self.by_value.get(op.source)
         if source is not None and self._group("after", source) in self.raw:
             return scaled(op, max(o.core.positive[0].size for o in self._group("after", source).ops if _is_raw(o)))  # type: ignore[union-attr]
-        return scaled(op, self.bound(op.source) or 0.0)
+        bound = self.bound(op.source)
+        return np.inf if bound is None else scaled(op, bound)
 
     def _measure(self) -> None:
         asked = {node: op for group in self._groups.values() for node, op in group.asked.items()}
@@ -224,7 +227,8 @@ class Scales:
         largest = group.largest or 1.0
         if not group.asked:
             largest = max(1.0, largest)
-        return (READ_TOP if group.read and group.free else TOP) / largest
+        steps = (READ_TOP if group.read and group.free else TOP) / largest
+        return np.floor(steps * group.level) / group.level if steps * group.level >= 1 else steps
 
 
 def scaled(op: Fused, largest: float) -> float:
@@ -252,6 +256,6 @@ def _is_raw(op: Fused) -> bool:
     )
 
 
-def _only_moves(op: Fused) -> bool:
+def only_moves(op: Fused) -> bool:
     """Whether what is stored are numbers of the op's input."""
     return isinstance(op.core, HANDS_ON) and op.act is None and op.residual is None

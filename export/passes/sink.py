@@ -38,12 +38,12 @@ def _is_taken(affine: ir.Node, users: ir.Users) -> bool:
 class _Sinker:
     def __init__(self) -> None:
         self.moved = False
-        self.signs: dict[tuple[ir.Node, bytes], ir.Sign] = {}  # one for all that want the same bits
+        self.signs: dict[tuple[ir.Node, bytes, bytes], ir.Sign] = {}  # one for all that want the same bits
 
     def node(self, node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
         new: ir.Node | None = None
         if isinstance(node, ir.Affine):
-            return ir.affine(node.name, inputs[0], node.scale, node.offset)
+            return ir.affine(node.name, inputs[0], node.scale, node.offset, ir.is_compared(node, users))
         if isinstance(node, ir.Dot) and is_floating(node.inputs[0].inputs[0], users):
             new = self.threshold(node, inputs[0])
         elif isinstance(node, ir.Add):
@@ -62,18 +62,17 @@ class _Sinker:
         assert isinstance(sign, ir.Sign)
         if not isinstance(affine, ir.Affine):
             return None
-        wanted = np.zeros_like(affine.scale) if sign.threshold is None else sign.threshold
-        constant = affine.scale == 0
-        inverted = np.where(constant, affine.offset < wanted, affine.scale < 0)
+        wanted, strict = sign.levels()
+        constant, below = affine.scale == 0, (affine.offset < wanted) | (strict & (affine.offset == wanted))
+        inverted = np.where(constant, below, affine.scale < 0)
         if inverted.any() and (dot.pad_value != 0 or dot.window_scale is not None):
             return None
         at = (wanted - affine.offset) / np.where(constant, 1.0, affine.scale)
-        at = np.where(inverted, np.nextafter(at, np.inf), at)
-        threshold = np.where(constant, ALWAYS, at)
+        threshold, strict = np.where(constant, ALWAYS, at), ~constant & (strict ^ inverted)
         x = affine.inputs[0]
-        key = (x, threshold.tobytes())
+        key = (x, threshold.tobytes(), strict.tobytes())
         if key not in self.signs:
-            self.signs[key] = ir.Sign(sign.name, [x], x.shape, threshold)
+            self.signs[key] = ir.Sign(sign.name, [x], x.shape, threshold, strict)
         size = dot.positive.shape[1]
         group = np.arange(len(dot.positive)) // (len(dot.positive) // dot.groups)
         channels = group[:, None] * size + np.arange(size)  # which each weight of an output channel reads
@@ -126,7 +125,7 @@ def _weights(node: ir.Node, inputs: list[ir.Node], floats: list[bool]) -> ir.Nod
         channels = np.arange(len(weight))[:, None] // (len(weight) // node.groups) * size + np.arange(size)
         scale, offset = (values[channels][:, :, None, None] for values in (x.scale, x.offset))
         added = (weight * offset).sum(axis=(1, 2, 3))
-    new = node.weight if (x.scale == 1).all() else (weight * scale).astype(np.float32)
+    new = node.weight if (x.scale == 1).all() else weight * scale
     core = replace(node, inputs=x.inputs, weight=new)
     return ir.Affine(node.name, [core], node.shape, np.ones(len(weight)), added)
 

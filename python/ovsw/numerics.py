@@ -15,7 +15,7 @@ import numpy as np
 from ovsw import format as bnn
 from ovsw.bounds import HIGH, LOW, check, integers, real_weight, sides, two_rows, zero_points
 
-__all__ = ["check", "exp", "log", "pixels", "simulate", "simulate_values", "zero_points"]
+__all__ = ["check", "exp", "log", "pixels", "run_op", "simulate", "simulate_values", "zero_points"]
 
 _CHUNK = 1 << 17  # input pixels that are simulated together
 
@@ -64,25 +64,35 @@ def _values(model: bnn.Model, images: np.ndarray, keep: bool) -> dict[int, np.nd
     last = {ref: i for i, op in enumerate(model.ops) for ref in (op.input, op.residual) if ref is not None}
     values: dict[int, np.ndarray] = {0: images.astype(np.int64)}
     for i, op in enumerate(model.ops):
-        x = values[op.input]
         residual = None if op.residual is None else values[op.residual]
-        if op.kind in _FLOATS:
-            values[_index(op.out)] = _FLOATS[op.kind](model, op, x)
-        elif op.out is not None and model.values[op.out].kind == "i32":
-            values[op.out] = _core(model, op, x, None)
-        else:
-            q = _core(model, op, x, residual)
-            added = residual is not None and op.kind not in ("mul", "concat")
-            v = _activation(model, op, q + residual if added else q)
-            if op.out is not None:
-                values[op.out] = v
-            if op.bits is not None:
-                values[op.bits] = v >= (0 if op.threshold is None else integers(model, op.threshold))
+        v, bits = run_op(model, op, values[op.input], residual)
+        if op.out is not None:
+            values[op.out] = v
+        if op.bits is not None:
+            values[op.bits] = bits
         if not keep:
             for ref in {op.input, op.residual, op.out, op.bits} - {None, *model.outputs}:
                 if ref in values and last.get(ref, -1) <= i:
                     del values[ref]
     return values
+
+
+def run_op(
+    model: bnn.Model, op: bnn.Op, x: np.ndarray, residual: np.ndarray | None, dots: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """What one op makes of its inputs: the numbers it stores, or would store, and their bits.
+
+    `dots` are the dot products of a bconv without window scale and padding, where they are known already.
+    """
+    if op.kind in _FLOATS:
+        v = _FLOATS[op.kind](model, op, x)
+    elif op.out is not None and model.values[op.out].kind == "i32":
+        v = _core(model, op, x, None)
+    else:
+        q = _core(model, op, x, residual) if dots is None else _shifted(model, op, integers(model, op.scale) * dots)
+        added = residual is not None and op.kind not in ("mul", "concat")
+        v = _activation(model, op, q + residual if added else q)
+    return v, v >= (0 if op.threshold is None else integers(model, op.threshold))
 
 
 def _activation(model: bnn.Model, op: bnn.Op, u: np.ndarray) -> np.ndarray:
@@ -122,6 +132,10 @@ def _core(model: bnn.Model, op: bnn.Op, x: np.ndarray, residual: np.ndarray | No
         sums = _binary_sums(model, op, np.where(x, 1, -1))
     else:
         sums = integers(model, op.scale) * (x * residual if op.kind == "mul" else _averages(op, x))
+    return _shifted(model, op, sums)
+
+
+def _shifted(model: bnn.Model, op: bnn.Op, sums: np.ndarray) -> np.ndarray:
     return (sums + integers(model, op.offset)) >> integers(model, op.shift)
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ovsw import Engine, numerics
 from ovsw import format as bnn
-from ovsw.export.passes.scales import NotIntegerError
+from ovsw.export.errors import NotIntegerError
 from ovsw.nn import BinaryConv2d, create
 
 from support import oracle

@@ -11,9 +11,9 @@ import torch
 
 from ovsw import format as bnn
 from ovsw.export import onnx_out
+from ovsw.export.errors import NotIntegerError
 from ovsw.export.frontend import checkpoint, onnx_file
 from ovsw.export.passes import build
-from ovsw.export.passes.quantize import NotIntegerError
 from ovsw.export.source import Source
 from ovsw.export.verify import Candidate
 

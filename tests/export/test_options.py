@@ -82,7 +82,7 @@ def test_verify(count: int, folder: Folder) -> None:
     folder.export(state_of(R20, 10), "--verify", str(count), "--json")
     assert json.loads(folder.out)["verification"]["images"] == count
     folder.export(state_of(R20, 10), "--verify", str(count), "--force")
-    assert f"verified against PyTorch on {count} random images" in folder.out
+    assert f"verified against PyTorch on {count} images" in folder.out
 
 
 @pytest.mark.parametrize(("arch", "parameters", "binary"), [(R20, 269_850, 18), (VGG, 4_660_618, 5)])

@@ -266,7 +266,7 @@ def test_steps_before_a_classifier_are_the_most_that_fit(peak: float, steps: flo
 def test_the_table_of_a_sigmoid_by_hand() -> None:
     """257 points over all that 16 bits hold, here in steps of 1/2048 from 0.25 of a step on."""
     quantizer: Any = SimpleNamespace(scales=SimpleNamespace(after=lambda op: 30000.0))
-    lowered: Any = SimpleNamespace(centre=np.array([0.25, 0.25]), steps=2048.0, constants={})
+    lowered: Any = SimpleNamespace(centre=np.array([0.25, 0.25]), sum_steps=2048.0, constants={})
     op: Any = SimpleNamespace(value=SimpleNamespace(shape=(2, 1, 1)))
     _Quantizer.beyond(quantizer, op, SimpleNamespace(kind="sigmoid"), lowered)  # type: ignore[arg-type]
     kind, table = lowered.constants["slope"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,135 +11,163 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
 from ovsw import Engine
 from ovsw import format as bnn
-from ovsw.datasets import FolderSet, MemorySet
-from ovsw.export import ExportError, VerifyError, accuracy, calibration, export_module, ir, verify
-from ovsw.export.passes.calibrate import measured
+from ovsw.export import (
+    ExportError,
+    ExportOptions,
+    VerifyError,
+    calibration,
+    export_module,
+    ir,
+    reference,
+    verify,
+)
+from ovsw.export.frontend import torch_module
+from ovsw.export.passes import build
+from ovsw.export.pipeline import prepare
+from ovsw.export.source import Source
 from ovsw.networks import InputSpec
 from ovsw.nn import BinaryConv2d
-
-from support.integers import small
 
 SPEC = InputSpec(2, 6, 6, (0.5, 0.4), (0.25, 0.2), 6)
 
 
-# Float files: the engine against the original
+# The original against the graph, and that against the engine or, in integers, against every op
 
 
-def verified(
-    logits: np.ndarray, off: Callable[[int], np.ndarray | float], count: int
-) -> tuple[verify.Verification, list[np.ndarray]]:
-    """Of an original with these logits, and an engine that is off by so much on image number n."""
-    seen: list[np.ndarray] = []
+class TwoOutputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.binary, self.linear = nn.Conv2d(2, 8, 3), BinaryConv2d(8, 8, 3, padding=1), nn.Linear(8, 4)
 
-    def reference(x: np.ndarray) -> np.ndarray:
-        assert (x.dtype, x.shape) == (np.float64, (1, 2, 6, 6))
-        seen.append(x)
-        return logits[None]
-
-    def outputs(x: np.ndarray) -> np.ndarray:
-        assert x.dtype == np.float32
-        np.testing.assert_array_equal(x, seen[-1])
-        return logits[None] + off(len(seen) - 1)
-
-    source: Any = SimpleNamespace(input=SPEC, reference=reference)
-    candidate: Any = SimpleNamespace(outputs=outputs)
-    return verify.verify(source, candidate, count), seen
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = F.hardtanh(self.binary(F.hardtanh(self.stem(x))) * 0.1)
+        return self.linear(y.mean((2, 3))), y
 
 
-@pytest.mark.parametrize(("logits", "allowed"), [([0.01, -0.02, 0.0], 1e-4), ([3.0, -50.0, 2.0], 5e-3)])
-@pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_how_much_a_float_file_may_differ(logits: list[float], allowed: float, place: int, sign: int) -> None:
-    """By 1e-4 of the largest logit, whatever its sign, or of 1; in any of them."""
-    off = sign * allowed * np.eye(3)[place]
-    found, _ = verified(np.array(logits), lambda n: 0.99 * off, 3)
-    assert (found.images, found.ties) == (3, 0)
-    assert found.max_error == pytest.approx(0.99 * allowed)
-    with pytest.raises(VerifyError, match="differs from PyTorch on 4 images"):
-        verified(np.array(logits), lambda n: 1.01 * off, 3)
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return torch_module.source(TwoOutputs().eval(), SPEC, "two")
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_one_value_that_is_not_finite(value: float) -> None:
-    broken = np.array([0.0, value, 0.0])
-    with pytest.raises(VerifyError, match="differs from PyTorch"):
-        verified(np.ones(3), lambda n: broken, 1)
-    found, _ = verified(np.ones(3), lambda n: broken if n == 0 else 0.0, 1)
-    assert (found.images, found.ties) == (1, 1)
+def built(source: Source, numerics: str, images: np.ndarray | None = None) -> Any:
+    return build(source.graph, SPEC.mean, SPEC.std, {}, numerics, calibration=images)
 
 
-def test_images_are_drawn_until_enough_agree() -> None:
-    """Every third is off; the largest difference is that of those that agree."""
-    found, seen = verified(np.ones(3), lambda n: 0.5 if n % 3 == 0 else 1e-5 * (3 - n % 3), 6)
-    assert (found.images, found.ties) == (6, 3)
-    assert found.max_error == pytest.approx(2e-5)
-    assert len(seen) == 9
-    assert len({x.tobytes() for x in seen}) == 9
-    values = np.concatenate(seen)
-    assert (abs(values.mean()), values.std()) == (pytest.approx(0.0, abs=0.2), pytest.approx(1.0, abs=0.2))
+def differing(source: Source, by: Callable[[int], Any], output: int = 0) -> Source:
+    """An original whose output differs by so much on its n-th image."""
+    seen = 0
+
+    def reference(x: np.ndarray) -> Any:
+        nonlocal seen
+        found = [np.array(part) for part in source.reference(x)]
+        if x.dtype == np.float64:
+            found[output].reshape(1, -1)[:, -1] += by(seen) * max(1.0, *(np.abs(part).max() for part in found))
+            seen += 1
+        return tuple(found)
+
+    return replace(source, reference=reference)
 
 
-@pytest.mark.parametrize(("count", "most"), [(1, 3), (3, 3), (5, 5)])
-def test_how_many_may_be_ties(count: int, most: int) -> None:
-    found, _ = verified(np.ones(3), lambda n: 0.5 if n < most else 0.0, count)
-    assert (found.images, found.ties) == (count, most)
-    with pytest.raises(VerifyError, match=rf"on {most + 1} images \(max error {', '.join(['0.5'] * (most + 1))}\)"):
-        verified(np.ones(3), lambda n: 0.5 if n <= most else 0.0, count)
+@pytest.mark.parametrize("numerics", ["float", "integer"])
+@pytest.mark.parametrize("output", [0, 1])
+def test_a_graph_that_is_not_the_original(numerics: str, output: int, source: Source, images: np.ndarray) -> None:
+    """One number of either output, by more than float64 rounds, on one image; less is no fault."""
+    candidate = built(source, numerics, images)
+
+    def check(original: Source) -> verify.Verification:
+        if numerics == "float":
+            return verify.verify(original, SPEC, verify.Candidate(candidate), 3)
+        given = calibration.Calibration(images, "some images")
+        return verify.verify_integer(original, SPEC, verify.IntegerCandidate(candidate, given), 3)[0]
+
+    assert (check(source).images, check(source).ties) == (3, 0)
+    assert check(differing(source, lambda n: 5e-7 * (n == 2), output)).images == 3
+    with pytest.raises(VerifyError, match="differs from PyTorch by 2e-06 of the largest output"):
+        check(differing(source, lambda n: 2e-6 * (n == 2), output))
+    for value in (np.nan, np.inf):
+        with pytest.raises(VerifyError, match="the original gives values that are not finite"):
+            check(differing(source, lambda n, value=value: value if n == 1 else 0.0, output))
 
 
-def test_every_output_counts() -> None:
-    """The second one, a map, is off in its last pixel."""
-    first, second = np.ones((1, 2)), np.ones((1, 2, 3, 3))
-    for off, words in ((0.0, None), (1.0, "differs from PyTorch")):
-        wrong = second.copy()
-        wrong[0, 1, 2, 2] += off
-        source: Any = SimpleNamespace(input=SPEC, reference=lambda x: (first, second))
-        candidate: Any = SimpleNamespace(outputs=lambda x, wrong=wrong: verify._joined((first, wrong)))
-        if words is None:
-            assert verify.verify(source, candidate, 1).images == 1
-        else:
-            with pytest.raises(VerifyError, match=words):
-                verify.verify(source, candidate, 1)
+def test_an_engine_on_a_float_file_that_differs(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By 1e-4 of the largest number, in the last one of the second output."""
+    right, candidate = verify.Candidate.outputs, verify.Candidate(built(source, "float"))
+
+    def verified(off: float) -> verify.Verification:
+        monkeypatch.setattr(candidate, "outputs", lambda images: right(candidate, images) + off * np.eye(132)[-1])
+        return verify.verify(source, SPEC, candidate, 2)
+
+    assert verified(0.9e-4).max_error == pytest.approx(0.9e-4, rel=0.01)
+    for off in (1.1e-4, np.nan):
+        with pytest.raises(VerifyError, match="differs from PyTorch"):
+            verified(off)
 
 
-# Integer files: the engine against the simulation, and that against the original
+def test_which_signs_rounding_explains() -> None:
+    """Those of values next to the threshold, as a share of the map's largest number."""
+    sign = ir.Sign("s", [], (1, 1, 4), np.array([0.5]), np.array([True]))
+    x = torch.tensor([[[[0.5 + 1e-5, 0.5, -3.0, 0.4]]]], dtype=torch.float64)
+
+    def refused(*places: int, found: list[float] | None = None) -> str | None:
+        differ = torch.zeros(1, 1, 1, 4, dtype=torch.bool)
+        differ[..., list(places)] = True
+        try:
+            verify._refuse_far(sign, x, differ, None if found is None else np.float32([[[found]]]))
+        except VerifyError as e:
+            return str(e)
+        return None
+
+    assert refused(0) is None
+    assert refused(0, found=[0.5, 0.5, -3.0, 0.4]) is None
+    assert "1 of 4 signs differ from PyTorch's; the values are up to 0.1 away" in (refused(0, 3) or "")
+    assert "exactly at the threshold" in (refused(1, found=[0.6, 0.5, -3.0, 0.4]) or "")
+    assert refused(1, found=[0.6, 0.5 + 1e-6, -3.0, 0.4]) is None
+    assert "exactly at the threshold" in (refused(1) or "")  # a quarter of all, and nothing is known of the engine's
 
 
-def checked(
-    images: np.ndarray,
-    difference: np.ndarray,
-    count: int,
-    engine_off: dict[tuple[int, int], float] | None = None,
-    seen: list[np.ndarray] | None = None,
-    synthetic: bool = False,
-) -> verify.IntegerVerification:
-    """Of the network of `small` on normalised images, and an original that differs from it by so much."""
-    model = small()
-    engine = Engine(bnn.to_bytes(model))
+def test_a_sign_that_rounding_decides_changes_nothing_else(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's sign is taken over, the rest of the network compared; it is counted as a tie."""
+    right, flipped = reference.compute, torch.zeros(0)
 
-    def reference(x: np.ndarray) -> np.ndarray:
-        assert x.dtype == np.float64
-        return engine.run(x.astype(np.float32)) + difference
-
-    def outputs(pixels: np.ndarray) -> np.ndarray:
-        assert pixels.dtype == np.uint8
-        if seen is not None:
-            seen.append(pixels)
-        found = engine.run(pixels)
-        for at, off in (engine_off or {}).items():
-            found[at] += off
+    def compute(node: ir.Node, *inputs: torch.Tensor) -> torch.Tensor:
+        nonlocal flipped
+        found = right(node, *inputs)
+        if isinstance(node, ir.Sign) and node.name.startswith("hardtanh"):
+            flipped = inputs[0]
+            found.reshape(-1)[int(inputs[0].abs().argmin())] ^= True
         return found
 
-    given = calibration.Calibration(images, "some images", synthetic)
-    candidate: Any = SimpleNamespace(model=model, outputs=outputs, calibration=given, measured=[])
-    source: Any = SimpleNamespace(reference=reference)
-    return verify.verify_integer(source, SPEC, candidate, count)
+    monkeypatch.setattr(reference, "compute", compute)
+    candidate, sample = verify.Candidate(built(source, "float")), np.zeros((1, 2, 6, 6), np.float32)
+    sample[0, 0, 2:, 2:] = 1.5
+    watch = verify._Watch(candidate)
+    monkeypatch.setattr(verify, "_NEAR", 1.0)
+    error, tie = watch.compare(verify._Sample(np.zeros(0), sample, np.zeros(0), {}))
+    assert (error < 1e-6, tie) == (True, True)
+    monkeypatch.setattr(verify, "_NEAR", 0.0)
+    with pytest.raises(VerifyError, match="1 of 128 signs differ from PyTorch's"):
+        watch.compare(verify._Sample(np.zeros(0), sample, np.zeros(0), {}))
+    assert flipped.numel() == 128
+
+
+def test_images_of_a_proof() -> None:
+    """Given ones first; then noise, all pixel values, black borders, flat areas; then more noise, all different."""
+    given = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 2), np.uint8)
+    spec = replace(SPEC, height=32, width=32)
+    found = [image for image, _ in zip(verify._pictures(spec, given), range(9))]
+    assert all(image.shape == (1, 32, 32, 2) and image.dtype == np.uint8 for image in found)
+    np.testing.assert_array_equal(np.concatenate(found[:2]), given)
+    own = np.concatenate(found[2:])
+    assert len(np.unique(own)) == 256
+    assert len({image.tobytes() for image in own}) == 7
+    assert (own[1:, :3] == 0).all(axis=(1, 2, 3)).any()  # a border
+    assert ((own[:, :-1] == own[:, 1:]).mean(axis=(1, 2, 3)) > 0.7).sum() == 2  # flat areas
 
 
 @pytest.fixture(scope="module")
@@ -147,50 +176,63 @@ def images() -> np.ndarray:
     return SPEC.normalised(pixels)
 
 
-def test_differences_of_an_integer_file(images: np.ndarray) -> None:
-    logits = Engine(bnn.to_bytes(small())).run(images[:4]).astype(np.float64)
-    difference = np.zeros((4, 4))
-    difference[0, 2], difference[1, 0] = -3.0, 1.0  # the original has that much more
-    best = logits.argmax(1)
-    difference[2, (best[2] + 1) % 4] = 1e4
-    found = checked(images, difference, 4)
-    same = int(((logits + difference).argmax(1) == best).sum())
-    assert (found.images, found.same_top1) == (4, same)
-    assert same < 4
-    assert found.max_difference == 1e4
-    assert found.mean_difference == pytest.approx((3 + 1 + 1e4) / 16)
-    assert found.saturated == 0.0
+@pytest.fixture
+def candidate(source: Source, images: np.ndarray) -> verify.IntegerCandidate:
+    given = calibration.Calibration(images, "some images")
+    return verify.IntegerCandidate(built(source, "integer", images), given)
 
 
-def test_images_of_an_integer_proof(images: np.ndarray) -> None:
-    """The first of those that are given, as pixels; noise like normalised images in the place of synthetic ones."""
+def test_differences_of_an_integer_file(
+    source: Source, candidate: verify.IntegerCandidate, images: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On all images: half of them the calibration's, as pixels."""
     seen: list[np.ndarray] = []
-    for synthetic in (False, True):
-        checked(images, np.zeros((4, 4)), 4, seen=seen, synthetic=synthetic)
-    given, noise = seen
-    expected = (images[:4].astype(np.float64) * np.array([0.25, 0.2])[:, None, None] + [[[0.5]], [[0.4]]]) * 255
-    np.testing.assert_array_equal(given, np.rint(expected).transpose(0, 2, 3, 1))
-    assert noise.shape == (4, 6, 6, 2)
-    values = (noise / 255 - np.array([0.5, 0.4])) / np.array([0.25, 0.2])
-    assert (values.mean(), values.std()) == (pytest.approx(0.0, abs=0.25), pytest.approx(1.0, abs=0.25))
+    right = candidate.outputs
+    monkeypatch.setattr(candidate, "outputs", lambda pixels: seen.append(pixels) or right(pixels))
+    _, found = verify.verify_integer(source, SPEC, candidate, 5)
+    (pixels,) = seen
+    expected = (images[:3].astype(np.float64) * np.array([0.25, 0.2])[:, None, None] + [[[0.5]], [[0.4]]]) * 255
+    np.testing.assert_array_equal(pixels[:3], np.rint(expected).transpose(0, 2, 3, 1))
+    wanted = [part.reshape(5, -1) for part in source.reference(SPEC.normalised(pixels).astype(np.float64))]
+    difference = np.abs(right(pixels) - np.concatenate(wanted, axis=1))
+    assert found.max_difference == pytest.approx(difference.max())
+    assert found.mean_difference == pytest.approx(difference.mean())
+    assert found.same_top1 == int((right(pixels)[:, :4].argmax(1) == wanted[0].argmax(1)).sum())
+    assert (found.images, found.saturated) == (5, 0.0)
 
 
-def test_an_engine_that_differs_in_one_number(images: np.ndarray) -> None:
-    none = np.zeros((5, 4))
-    assert checked(images, none, 5).same_top1 == 5
-    for at in ((0, 0), (4, 3)):
-        with pytest.raises(VerifyError, match="the engine differs from the simulation on 1 of 5 images"):
-            checked(images, none, 5, {at: 0.5})
-    with pytest.raises(VerifyError, match="on 2 of 5 images"):
-        checked(images, none, 5, {(1, 0): 0.5, (3, 0): 0.5, (3, 1): 0.5})
+def test_an_engine_on_an_integer_file_that_differs(
+    source: Source, candidate: verify.IntegerCandidate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one bit, on an image that is simulated: the first half of them."""
+    right = candidate.outputs
+    for place in ((0, 0), (2, -1)):
+
+        def outputs(pixels: np.ndarray, place: tuple[int, int] = place) -> np.ndarray:
+            found = right(pixels)
+            found[place] = np.nextafter(found[place], np.float32(np.inf))
+            return found
+
+        monkeypatch.setattr(candidate, "outputs", outputs)
+        with pytest.raises(VerifyError, match="the engine differs from the simulation on 1 of 3 images"):
+            verify.verify_integer(source, SPEC, candidate, 5)
 
 
-def test_an_original_with_one_value_that_is_not_finite(images: np.ndarray) -> None:
-    for value in (np.nan, np.inf):
-        difference = np.zeros((3, 4))
-        difference[1, 2] = value
-        with pytest.raises(VerifyError, match="the original gives values that are not finite"):
-            checked(images, difference, 3)
+def test_an_op_that_is_wrong_by_one_step(source: Source, candidate: verify.IntegerCandidate, tmp_path: Path) -> None:
+    """It is named; and by default the file becomes float, which says why."""
+    record = next(op for op in candidate.model.ops if op.kind == "bconv")
+    assert record.offset is not None
+    assert record.shift is not None
+    offset, shift = (candidate.model.tensors[i] for i in (record.offset, record.shift))
+    offset.array[3] += 1 << int(shift.array[3])
+    with pytest.raises(VerifyError, match=r"1 op does not compute what the network does: binary: \d+ of \d+ values"):
+        verify.verify_integer(source, SPEC, candidate, 2)
+    prepared = prepare(source, ExportOptions(mean=SPEC.mean, std=SPEC.std))
+    prepared.integer = candidate
+    report = prepared.write(tmp_path / "m.bnn")
+    assert (report.numerics, bnn.read(tmp_path / "m.bnn").numerics) == ("float", "float")
+    assert "binary: " in (report.not_integer or "")
+    assert any("this file is float: in integers 1 op does not" in warning for warning in report.warnings)
 
 
 def test_saturated() -> None:
@@ -216,151 +258,6 @@ def test_saturated() -> None:
     assert share(2) == pytest.approx(3 / 5)
     assert share(0, 1, 2, 3) == pytest.approx(8 / 20)
     assert share() == 0.0
-
-
-# Accuracy on labelled images
-
-
-def numbered(count: int) -> MemorySet:
-    """Images that are told apart by their second pixel, labels in ascending order, three classes."""
-    pixels = torch.zeros(count, 2, 6, 6, dtype=torch.uint8)
-    pixels[:, 1, 0, 1] = torch.arange(count)
-    return MemorySet(pixels, torch.arange(count) * 3 // count, ["a", "b", "c"])
-
-
-def test_accuracies_and_agreement() -> None:
-    """Of 120 images in batches of 50: the original is wrong on every 3rd, the file on every 5th and 4th."""
-    data = numbered(120)
-    labels = data.labels.numpy()
-    sizes: list[int] = []
-
-    def answer(numbers: np.ndarray, wrong: np.ndarray, by: int) -> np.ndarray:
-        return np.eye(3)[(labels[numbers] + np.where(wrong, by, 0)) % 3]
-
-    def reference(x: np.ndarray) -> tuple[np.ndarray, str]:
-        assert (x.dtype, x.shape[1:]) == (np.float32, (2, 6, 6))
-        numbers = np.rint((x[:, 1, 0, 1] * 0.2 + 0.4) * 255).astype(int)
-        return answer(numbers, numbers % 3 == 0, 1), "another output"
-
-    def run(pixels: np.ndarray) -> np.ndarray:
-        assert (pixels.dtype, pixels.shape[1:]) == (np.uint8, (6, 6, 2))
-        sizes.append(len(pixels))
-        numbers = pixels[:, 0, 1, 1].astype(int)
-        return answer(numbers, (numbers % 5 == 0) | (numbers % 4 == 0), 2)
-
-    def shares(numbers: list[int]) -> tuple[float, ...]:
-        first = [n % 3 != 0 for n in numbers]
-        second = [n % 5 != 0 and n % 4 != 0 for n in numbers]
-        return tuple(sum(part) / len(numbers) for part in (first, second, [a and b for a, b in zip(first, second)]))
-
-    found = accuracy.measure(reference, run, data, SPEC, None)
-    assert (found.pytorch, found.exported, found.agreement) == pytest.approx(shares(list(range(120))))
-    assert len({round(share, 3) for share in (found.pytorch, found.exported, found.agreement)}) == 3
-    assert (found.images, sizes) == (120, [50, 50, 20])
-    found = accuracy.measure(reference, run, data, SPEC, 7)  # one in seventeen, over all classes
-    assert found.images == 7
-    assert (found.pytorch, found.exported, found.agreement) == pytest.approx(shares([0, 17, 34, 51, 68, 85, 102]))
-    assert accuracy.measure(reference, run, data, SPEC, 500).images == 120
-
-
-def test_accuracy_on_files(tmp_path: Path) -> None:
-    """Each file with the label of its own folder."""
-    for label, name in enumerate(("b", "a", "c")):
-        (tmp_path / name).mkdir()
-        for i in range(2):
-            Image.fromarray(np.full((6, 6, 3), 100 * label + i, np.uint8)).save(tmp_path / name / f"{i}.png")
-    data = accuracy.open_images(tmp_path, 3)
-    assert isinstance(data, FolderSet)
-    spec = InputSpec(3, 6, 6, (0.0,) * 3, (1.0,) * 3, 6)
-    seen: list[int] = []
-
-    def run(pixels: np.ndarray) -> np.ndarray:
-        seen.extend(pixels[:, 0, 0, 0].tolist())
-        return np.eye(3)[pixels[:, 0, 0, 0] // 100]  # 0, 1, 2 for b, a, c, whose labels are 1, 0, 2
-
-    found = accuracy.measure(lambda x: np.eye(3)[np.full(len(x), 2)], run, data, spec, None)
-    assert seen == [100, 101, 0, 1, 200, 201]
-    assert (found.pytorch, found.exported, found.agreement) == pytest.approx((1 / 3, 1 / 3, 1 / 3))
-
-
-# Images that scales are measured on
-
-
-def test_calibration_images(images: np.ndarray) -> None:
-    pixels = np.random.default_rng(1).integers(0, 256, (3, 6, 6, 2), np.uint8)
-    expected = ((pixels / 255 - np.array([0.5, 0.4])) / np.array([0.25, 0.2])).transpose(0, 3, 1, 2)
-    found = calibration.calibration(pixels, None, SPEC)
-    np.testing.assert_allclose(found.images, expected, atol=1e-6)
-    assert (found.origin, found.synthetic) == ("3 images", False)
-    np.testing.assert_array_equal(calibration.calibration(torch.from_numpy(images), None, SPEC).images, images)
-    broken = images.copy()
-    broken[3, 1, 2, 3] = np.nan
-    with pytest.raises(ExportError, match="hold values that are not finite"):
-        calibration.calibration(broken, None, SPEC)
-    labelled = calibration.calibration(None, numbered(80), SPEC)
-    chosen = np.rint((labelled.images[:, 1, 0, 1] * 0.2 + 0.4) * 255).astype(int).tolist()
-    assert chosen == [i * 80 // 32 for i in range(32)]
-    assert (labelled.origin, labelled.synthetic) == ("32 of the labelled images", False)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        np.zeros((3, 6, 6, 2), np.float32),  # the axes of pixels
-        np.zeros((3, 2, 6, 6), np.uint8),
-        np.zeros((3, 2, 6, 6), np.int32),
-        np.zeros((3, 2, 6, 5), np.float32),
-        np.zeros((0, 2, 6, 6), np.float32),
-        np.zeros((0, 6, 6, 2), np.uint8),
-        np.zeros((2, 6, 6), np.float32),
-    ],
-    ids=lambda given: f"{given.dtype} {given.shape}",
-)
-def test_calibration_images_that_are_none(given: np.ndarray) -> None:
-    with pytest.raises(
-        ExportError, match=r"^calibration: the images are .*, expected uint8 \(n, 6, 6, 2\) or normalised"
-    ):
-        calibration.calibration(given, None, SPEC)
-
-
-def test_calibration_images_of_a_folder(tmp_path: Path) -> None:
-    """32 of 70, evenly spread over the sorted names."""
-    for i in range(70):
-        Image.fromarray(np.full((6, 6, 3), i, np.uint8)).save(tmp_path / f"{i:02}.png")
-    spec = InputSpec(3, 6, 6, (0.0,) * 3, (1.0,) * 3, 6)
-    found = calibration.calibration(str(tmp_path), None, spec)
-    assert np.rint(found.images[:, 0, 0, 0] * 255).astype(int).tolist() == [i * 70 // 32 for i in range(32)]
-    assert found.origin == f"32 images of {tmp_path}"
-
-
-def test_synthetic_calibration_images() -> None:
-    """Noise in blocks of 1, 2, 4 and 8 pixels over the whole range."""
-    spec = InputSpec(3, 16, 12, (0.0,) * 3, (1.0 / 255,) * 3, 16)
-    found = calibration.calibration(None, None, spec)
-    pixels = np.rint(found.images)
-    assert found.synthetic
-    assert pixels.shape == (8, 3, 16, 12)
-    assert (pixels.min(), pixels.max()) == (pytest.approx(0, abs=5), pytest.approx(255, abs=5))
-    for image, block in zip(pixels, (1, 2, 4, 8, 1, 2, 4, 8)):
-        coarse = image[:, ::block, ::block]
-        np.testing.assert_array_equal(coarse.repeat(block, 1).repeat(block, 2)[:, :16, :12], image)
-        assert len(np.unique(coarse)) > 0.6 * min(coarse.size, 256)
-
-
-def test_ranges_are_the_largest_of_all_images() -> None:
-    """Whatever their sign and their place; more nodes than a file may have outputs."""
-    image = ir.Input("x", [], (2, 6, 6))
-    nodes: list[ir.Node] = []
-    for i in range(bnn.MAX_OUTPUTS + 3):
-        scale, offset = np.array([1.0 + i, -2.0]), np.array([0.5, 0.25 * i])
-        nodes.append(ir.Affine(f"n{i}", [image], (2, 6, 6), scale, offset))
-    graph = ir.Graph([image, *nodes], {}, nodes)
-    given = np.random.default_rng(0).normal(size=(4, 2, 6, 6)).astype(np.float32)
-    given[2, 1, 5, 5] = 40.0  # -80 after it
-    found = measured(graph, given, nodes)
-    for i, node in enumerate(nodes):
-        exact = given * np.array([1.0 + i, -2.0])[:, None, None] + np.array([0.5, 0.25 * i])[:, None, None]
-        assert found[node] == pytest.approx(np.abs(exact).max(), rel=1e-6)
 
 
 # Variances and normalisations at the edge

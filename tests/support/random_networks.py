@@ -11,8 +11,8 @@ import numpy as np
 from ovsw import Engine, cpu, numerics
 from ovsw import format as bnn
 from ovsw.export import ir, onnx_out
+from ovsw.export.errors import NotIntegerError
 from ovsw.export.passes import build
-from ovsw.export.passes.scales import NotIntegerError
 from ovsw.networks import InputSpec
 
 from support.interpret import interpret

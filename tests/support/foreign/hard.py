@@ -46,6 +46,13 @@ def largest_over_channels() -> nn.Module:
 
 
 @habit(HARD, (1, 3, 8, 8))
+def lstm() -> nn.Module:
+    """Of one step: products of gates."""
+    rnn = nn.LSTM(1024, 8, batch_first=True)
+    return Late(lambda x: rnn(x.flatten(1)[:, None])[0][:, 0], 8)
+
+
+@habit(HARD, (1, 3, 8, 8))
 def signs_of_even_sums() -> nn.Module:
     """An even number of +-1 is often zero, whose sign torch calls 0: three levels, not two."""
     return Late(torch.sign, 1024)

@@ -154,12 +154,6 @@ def transposed_convolution() -> Any:
     return body(lambda x: binary(F.conv_transpose2d(x, weight, stride=2)) if x.shape[1] == 12 else binary(x))
 
 
-@nonsense("lstm")
-def lstm() -> Any:
-    rnn = nn.LSTM(7, 7, batch_first=True)
-    return After(lambda y: rnn(y[:, None])[0][:, 0])
-
-
 @nonsense("gelu", "softplus")
 def everything_at_once() -> Any:
     return body(lambda x: binary(F.gelu(x) + F.softplus(x)))

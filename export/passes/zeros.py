@@ -1,0 +1,115 @@
+"""Zeros: which integer maps have to hold 0 exactly, and in which of their channels 0 counts as negative.
+
+An op that drops fractions leaves numbers centred at 1/2: the sign of each is exact, but none of them is 0 itself. That
+is right for sums of real numbers, which are hardly ever 0. Other numbers often are: those behind a ReLU, padding,
+differences that are tested for equality, dot products without an offset. Such maps are rounded instead (`exact`), or,
+where only signs `> 0` are taken of them, what is exactly 0 ends up just below (`strict`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ovsw.export import ir
+from ovsw.export.errors import NotIntegerError
+from ovsw.export.passes.fuse import Fused
+from ovsw.export.passes.scales import HANDS_ON, only_moves
+
+
+def ends_at_zero(op: Fused) -> bool:
+    """Whether it clamps at 0, as a ReLU does."""
+    return op.act is not None and op.act.kind == "clamp" and 0.0 in (op.act.lo, op.act.hi)
+
+
+class Zeros:
+    def __init__(self, ops: Sequence[Fused], readers: Mapping[ir.Node, list[Fused]]) -> None:
+        self.readers = readers
+        self._exact: dict[ir.Node, bool] = {}
+        self._signs: dict[Fused, tuple[np.ndarray, np.ndarray]] = {}
+        for op in reversed(ops):
+            self._signs[op] = self._find_signs(op)
+        for op in ops:
+            self._exact[op.value] = self._is_exact(op)
+
+    def exact(self, op: Fused) -> bool:
+        """Whether 0 has to be 0 itself in an op's results: its centre is a whole number."""
+        return self._exact[op.value]
+
+    def strict(self, op: Fused) -> np.ndarray:
+        """Channels in which a result that is exactly 0 has to end up below it."""
+        return self._signs[op][0]
+
+    def add(self, op: Fused, like: Fused) -> None:
+        """An op that is made of another one before its activation."""
+        self._exact[op.value], self._signs[op] = False, self._signs[like]
+
+    def _is_exact(self, op: Fused) -> bool:
+        if op.act is not None and op.act.kind in ("prelu", "sigmoid"):
+            if self._steps(op) > 1:  # x == 0 is x >= 0 without x > 0
+                raise NotIntegerError(f"{op.act.name}: is compared by == or !=, and integers do not hold its 0 exactly")
+            return False
+        if ends_at_zero(op) or self._is_tested(op):
+            return True
+        if op.act is not None and op.act.kind == "step":
+            return True
+        if op.affine is not None and op.affine.offset.any():
+            return False
+        terms = [node for node in op.reads if not isinstance(node, ir.Sign)]  # dots of signs are often 0
+        known = [self._exact.get(node, False) for node in terms]
+        return any(known) if isinstance(op.core, ir.Mul) else all(known)
+
+    def _steps(self, op: Fused) -> int:
+        """How many steps are taken of an op's results."""
+        readers = self.readers[op.value]
+        moved = sum(self._steps(reader) for reader in readers if only_moves(reader))
+        return moved + sum(reader.act is not None and reader.act.kind == "step" for reader in readers)
+
+    def _is_tested(self, op: Fused) -> bool:
+        """Whether 0 is compared with, padded with, or has two different signs."""
+        strict, other = self._signs[op]
+        if (strict & other).any():
+            return True
+        if self._steps(op):
+            return True
+        for reader in self.readers[op.value]:
+            if reader.source is op.value and _pads_with_zeros(reader.core):
+                return True
+            if only_moves(reader) and self._is_tested(reader):
+                return True
+        return False
+
+    def _find_signs(self, op: Fused) -> tuple[np.ndarray, np.ndarray]:
+        """Channels of which signs `> 0` are taken, and `>= 0`, also by ops that move them or add to them."""
+        strict, other = np.zeros((2, op.value.shape[0]), bool)
+        if op.sign is not None:
+            threshold, above = op.sign.levels()
+            strict, other = (threshold == 0) & above, (threshold == 0) & ~above
+        for reader in self.readers[op.value]:
+            if not isinstance(reader.core, HANDS_ON) and reader.residual is not op.value:
+                continue
+            found = (_before(reader, op, channels) for channels in self._signs[reader])
+            strict, other = (mine | theirs for mine, theirs in zip((strict, other), found))
+        return strict, other
+
+
+def _pads_with_zeros(core: ir.Node | None) -> bool:
+    """Whether a core reads zeros beside what is stored: these have no centre that an offset could make up for."""
+    if isinstance(core, ir.Gather):
+        return core.value == 0 and bool((core.rows < 0).any() or (core.columns < 0).any())
+    return isinstance(core, (ir.Conv, ir.AvgPool)) and any(core.pad) and not getattr(core, "exclude_pad", False)
+
+
+def _before(reader: Fused, op: Fused, channels: np.ndarray) -> np.ndarray:
+    """Channels of an op whose results are in these of one that reads it."""
+    core, count = reader.core, op.value.shape[0]
+    if reader.residual is op.value:
+        return channels
+    if isinstance(core, ir.ChannelPad):
+        return channels[core.before : core.before + count]
+    if isinstance(core, ir.Gather):
+        return np.isin(np.arange(count), core.channels[channels & (core.channels >= 0)])
+    if isinstance(core, ir.Concat):
+        return channels[:count] if reader.source is op.value else channels[-count:]
+    return channels
