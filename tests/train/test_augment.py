@@ -153,7 +153,7 @@ def test_policy_none() -> None:
     images = numbered(4)
     found = augment.apply(images, "none", MEAN, STD, generator(), 8)
     np.testing.assert_allclose(pixels_of(found), images, atol=1e-3)
-    with pytest.raises(ValueError, match="known are cifar, imagenet, none"):
+    with pytest.raises(ValueError, match="known are cifar, cifar-alternate, imagenet, none"):
         augment.apply(numbered(4), "autoaugment", MEAN, STD, generator(), 8)
 
 

@@ -352,7 +352,7 @@ def test_steps_through_the_exporter(
         ("--init INIT --teacher OTHER", "other.pth: does not fit the network, 2 of 122 tensors"),
         ("--init INIT --teacher OTHER", "the first is fc.weight (4, 512)"),
         ("--init INIT --teacher INIT", "last.pth: does not fit the network"),
-        ("--init INIT --teacher TEACHER --set train.teacher=resnet50", "unknown float network 'resnet50'"),
+        ("--init INIT --teacher TEACHER --set train.teacher=resnet50", "unknown network 'resnet50'"),
         (
             "--init INIT --teacher TEACHER --set train.schedule=step",
             "train.schedule is 'step'; known are cosine, linear",

@@ -52,6 +52,9 @@ class MemorySet:
     def first(self, count: int) -> MemorySet:
         return MemorySet(self.images[:count], self.labels[:count], self.names)
 
+    def chosen(self, places: Tensor) -> MemorySet:
+        return MemorySet(self.images[places], self.labels[places], self.names)
+
 
 @dataclass
 class FolderSet:
@@ -70,8 +73,10 @@ class FolderSet:
 
     def first(self, count: int) -> FolderSet:
         """So many images, spread evenly: they are sorted by class."""
-        chosen = [i * len(self) // count for i in range(count)]
-        return FolderSet([self.paths[i] for i in chosen], self.labels[chosen], self.names, self.broken)
+        return self.chosen(torch.tensor([i * len(self) // count for i in range(count)]))
+
+    def chosen(self, places: Tensor) -> FolderSet:
+        return FolderSet([self.paths[i] for i in places.tolist()], self.labels[places], self.names, self.broken)
 
     def load(
         self, index: int, size: int, resize: int, scale: Sequence[float] | None, rng: np.random.Generator

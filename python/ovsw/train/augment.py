@@ -69,8 +69,11 @@ def apply(
     generator: Generator,
     size: int,
     crop: Sequence[float] = (0.08, 1.25),
+    mirrored: Tensor | None = None,
 ) -> Tensor:
-    """A training batch: uint8 in, normalised float32 out. `policy` is "cifar", "imagenet" or "none".
+    """A training batch: uint8 in, normalised float32 out. `policy` is "cifar", "cifar-alternate", "imagenet" or "none".
+
+    `mirrored` says which images "cifar-alternate" mirrors; the other policies draw that.
 
     For "imagenet" images of another size than `size` are cut by a random resized crop; those from an image folder have
     been cut already when they were decoded.
@@ -80,9 +83,14 @@ def apply(
     if policy == "cifar":
         images = random_crop(images, 4, generator)
         return normalise(random_flip(images, generator), mean, std)
+    if policy == "cifar-alternate":
+        if mirrored is None:
+            raise ValueError("the augmentation 'cifar-alternate' has to be told which images are mirrored")
+        images = random_crop(images, 4, generator)
+        return normalise(torch.where(mirrored[:, None, None, None], images.flip(3), images), mean, std)
     if policy == "imagenet":
         if images.shape[2:] != (size, size):
             images = random_resized_crop(images, size, crop, generator)
         lit = lighting(random_flip(images, generator).float().div_(255), 0.1, generator)
         return normalise(lit, mean, std)
-    raise ValueError(f"unknown augmentation '{policy}'; known are cifar, imagenet, none")
+    raise ValueError(f"unknown augmentation '{policy}'; known are cifar, cifar-alternate, imagenet, none")

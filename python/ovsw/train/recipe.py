@@ -41,10 +41,11 @@ class NetworkConfig:
 class DataConfig:
     kind: str = "cifar10"
     normalise: str = ""  # mean and std: imagenet, cifar10, cifar100; those of the network's paper if empty
-    augment: str = "cifar"
+    augment: str = "cifar"  # cifar, cifar-alternate (each image mirrored every second epoch), imagenet, none
     crop: list[float] = field(default_factory=lambda: [0.08, 1.25])  # share of the area that "imagenet" crops ask for
     broken: str = "refuse"  # images that cannot be decoded: refuse or skip
     limit: int = 0  # so many images of either part at most, all if 0: for a first try
+    held_out: int = 0  # so many training images take the place of the test set: to choose settings by
     workers: int = 2  # processes that decode an image folder
 
 
@@ -63,7 +64,11 @@ class TrainConfig:
     warmup: int = 5
     label_smoothing: float = 0.0
     lars_eta: float = 0.001
-    teacher: str = ""  # float network whose outputs replace the labels: resnet18, resnet34
+    teacher: str = ""  # network to distil from: resnet18 or resnet34 with torchvision's weights, or one of ours
+    distil: float = 1.0  # weight of the teacher's outputs in the loss; the labels have the rest
+    temperature: float = (
+        1.0  # both outputs are divided by this before they are compared, and the loss is multiplied by it
+    )
     second_step: bool = False  # starts from the weights of a first step
     sync_bn: bool = False  # with several processes: batch norm over the whole batch
     channels_last: bool = False  # maps with channels innermost: for GPUs
@@ -157,6 +162,10 @@ def _check(recipe: Recipe) -> None:
         raise ValueError("train.seeds is empty, expected at least one")
     if not 0 <= recipe.train.lr < math.inf:
         raise ValueError(f"train.lr is {recipe.train.lr:g}, expected 0 or more")
+    if not 0 <= recipe.train.distil <= 1:
+        raise ValueError(f"train.distil is {recipe.train.distil:g}, expected 0 to 1")
+    if not 0 < recipe.train.temperature < math.inf:
+        raise ValueError(f"train.temperature is {recipe.train.temperature:g}, expected more than 0")
 
 
 def as_dict(recipe: Recipe) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from ovsw.labels import load_labels
 from ovsw.networks import NORMALISATIONS, InputSpec, network
 from ovsw.nn import BinaryConv2d, binary_layers, create, float_network
 from ovsw.nn.checkpoint import damaged, read, read_run, state_dict
+from ovsw.nn.float_resnet import FLOAT_NETWORKS
 from ovsw.train import augment
 from ovsw.train.deployed import Deployed, freeze
 from ovsw.train.distributed import World, join_world, sync_batch_norms
@@ -127,11 +128,16 @@ def start(
     if config.deployed_epochs:
         run.file = _deployed(run)
     if teacher is not None:
-        run.teacher = float_network(config.teacher, recipe.network.num_classes)
+        run.teacher = _teacher(config.teacher, recipe.network.num_classes)
         _load_weights(run.teacher, teacher)
         run.teacher.to(device, memory_format=layout).eval()  # type: ignore[call-overload]
         run.teacher_crc = zlib.crc32(teacher.read_bytes())
     return run
+
+
+def _teacher(name: str, num_classes: int) -> nn.Module:
+    """A network to distil from: torchvision's by its name, or any of ours."""
+    return float_network(name, num_classes) if name in FLOAT_NETWORKS else create(name, num_classes)
 
 
 def _check_deployed(config: TrainConfig, amp: bool) -> None:
@@ -271,12 +277,25 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
 def open_data(recipe: Recipe, data: Path | None, split: str) -> Split:
     """One part of the recipe's data set, whose classes must be those of its network."""
     wanted, size = recipe.network.num_classes, network(recipe.network.name).input.height
-    found = open_split(recipe.data.kind, data, split, num_classes=wanted, size=size, broken=recipe.data.broken)
+    held_out = recipe.data.held_out
+    part = "train" if held_out else split
+    found = open_split(recipe.data.kind, data, part, num_classes=wanted, size=size, broken=recipe.data.broken)
+    if held_out:
+        found = _without(found, held_out, split)
     if len(found.names) != wanted:
         raise DataError(f"{data}: has {len(found.names)} classes, network.num_classes is {wanted}")
     if recipe.data.limit < 0:
         raise DataError(f"data.limit is {recipe.data.limit}, expected a number of images, or 0 for all")
     return found.first(recipe.data.limit) if 0 < recipe.data.limit < len(found) else found
+
+
+def _without(train: Split, held_out: int, split: str) -> Split:
+    """The training images that are trained on, or those that are held out: always the same ones."""
+    if not 0 < held_out < len(train):
+        raise DataError(f"data.held_out is {held_out}, of {len(train)} training images")
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+    chosen = torch.sort(order[held_out:] if split == "train" else order[:held_out]).values
+    return train.chosen(chosen)
 
 
 def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
@@ -329,12 +348,15 @@ def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
 
 
 def _loss(run: Run, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
-    """Cross-entropy with the labels, or with a teacher's outputs alone."""
+    """Cross-entropy with the labels, with a teacher's outputs, or with both."""
+    config = run.recipe.train
+    hard = F.cross_entropy(logits, y, label_smoothing=config.label_smoothing)
     if run.teacher is None:
-        return F.cross_entropy(logits, y, label_smoothing=run.recipe.train.label_smoothing)
+        return hard
     with torch.no_grad():
-        soft = torch.softmax(run.teacher(x), dim=1)
-    return F.cross_entropy(logits, soft)
+        targets = torch.softmax(run.teacher(x) / config.temperature, dim=1)
+    soft = F.cross_entropy(logits / config.temperature, targets) * config.temperature
+    return config.distil * soft + (1 - config.distil) * hard if config.distil < 1 else soft
 
 
 class _Bar(tqdm):  # type: ignore[misc]
@@ -368,8 +390,10 @@ def _train_batches(
         batches = tuple(world.share(batch) for batch in batches)
         generator.manual_seed((seed * 1_000_003 + epoch) * 1009 + world.rank)
     crops = _Crops(recipe.data.crop, seed * 1_000_003 + epoch)
+    first = torch.randint(2, (len(split),), generator=torch.Generator().manual_seed(seed))  # mirrored in epoch 0
+    settings = (recipe.data.augment, spec.mean, spec.std, generator, spec.height, recipe.data.crop)
     for indices, images in _images(split, batches, recipe.data.workers, spec, crops):
-        x = augment.apply(images, recipe.data.augment, spec.mean, spec.std, generator, spec.height, recipe.data.crop)
+        x = augment.apply(images, *settings, mirrored=(first[indices] + epoch) % 2 == 1)
         y = split.labels[indices]
         if isinstance(split, MemorySet):
             x, y = world.share(x), world.share(y)
