@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from ovsw import format as bnn
 from ovsw.datasets import FolderSet, MemorySet
 from ovsw.export import ExportError, accuracy, calibration, export_module, ir, verify
+from ovsw.export.frontend import torch_module
 from ovsw.export.passes.calibrate import measured
 from ovsw.networks import InputSpec
 from ovsw.nn import BinaryConv2d
@@ -230,3 +231,17 @@ def test_ranges_are_the_largest_of_all_images() -> None:
     for i, node in enumerate(nodes):
         exact = given * np.array([1.0 + i, -2.0])[:, None, None] + np.array([0.5, 0.25 * i])[:, None, None]
         assert found[node] == pytest.approx(np.abs(exact).max(), rel=1e-6)
+
+
+# The precision in which the original is run
+
+
+@pytest.mark.parametrize(("factor", "wide"), [(1.0, True), (1.05, True), (-1.0, False)])
+def test_float64_is_used_where_it_is_the_same_function(factor: float, wide: bool) -> None:
+    """With millions of signs float32 and float64 never quite agree; another function altogether is told apart."""
+
+    def network(x: torch.Tensor) -> torch.Tensor:
+        y = F.adaptive_avg_pool2d(x, 2).flatten(1)
+        return y * (factor if x.dtype == torch.float64 else 1.0)
+
+    assert (torch_module._Runner(network, "n", (3, 6, 6)).dtype == torch.float64) == wide
