@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ovsw import Engine
-from ovsw.export import ExportError, VerifyError, export_module
+from ovsw.export import ExportError, VerifyError, export_module, reference
+from ovsw.export.frontend.torch_module import trace
+from ovsw.export.passes import build
 
 from support.random_modules import ACTIVATIONS, PASSING, SIGNS, pictures
 
@@ -182,3 +184,20 @@ def test_three_levels_are_named(tmp_path: Path) -> None:
     with pytest.raises(VerifyError, match=r"% of the values that .* reads are exactly at its .*torch.sign\(0\) is 0"):
         export_module(model, (1, 3, 8, 9), tmp_path / "m.bnn", **NORMAL)  # type: ignore[arg-type]
     assert not (tmp_path / "m.bnn").exists()
+
+
+def test_an_average_of_what_nothing_bounds_is_measured() -> None:
+    """Its largest number is not known, which is not the same as 0: it gets all of 16 bits."""
+
+    class Unbounded(After):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            return self.linear((F.leaky_relu(y, 0.25) + F.leaky_relu(y.flip(1), 0.5)).mean((2, 3)))
+
+    model = Unbounded(lambda m, x, y: y).eval()
+    images = np.random.default_rng(0).normal(size=(4, 3, 8, 8)).astype(np.float32)
+    built = build(trace(model, (3, 8, 8)), (0.5,) * 3, (0.25,) * 3, {}, "integer", calibration=images)
+    (average,) = (low for low in built.lowered if low.fused.value.shape == (4, 1, 1))
+    values = reference.values(built.graph, images)[average.fused.value]
+    assert average.measured
+    assert average.steps * float(values.abs().max()) == pytest.approx(32767.5 / 1.25, rel=0.01)
