@@ -38,7 +38,7 @@ help:
 	@echo "make fuzz    hostile files by libFuzzer and in Python, FUZZ=\"--seconds 300\" each (clang 16; root on Debian 12)"
 	@echo "make soak    100,000 inferences on many threads, engines and processes: all equal, nothing left"
 	@echo "make faults  killed, out of disk, memory, files or threads: nothing lost, nothing half written"
-	@echo "make numbers 4,200 random graphs against torch, ONNX Runtime and the simulation"
+	@echo "make numbers 6,200 random graphs against torch, ONNX Runtime and the simulation"
 	@echo "make mutants 300 faults put into the code one by one: which ones do the tests notice? (hours)"
 	@echo "make check-sanitizers  C++ and engine tests, built with ASan, UBSan and TSan"
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from support import TABLES
 from support.agreement import check_integer as check_file
 from support.graphs import INTEGER, model_of
+from support.module_judges import outcome
 from support.random_networks import Network, check_float, check_integer, check_onnx_runtime
 
 FIRST = 1_000_000
@@ -45,6 +48,12 @@ def simulation_judges_network(seed: int) -> bool:
     return check_integer(Network.of(seed))
 
 
+def torch_judges_module(seed: int) -> bool:
+    """A PyTorch module with its float file, and every op of its integer file; refused ones are tried but not judged."""
+    with tempfile.TemporaryDirectory() as folder:
+        return outcome(seed, Path(folder)) in ("integer", "float", "ties")
+
+
 def simulation_judges_file(seed: int, extreme: bool = False) -> bool:
     check_file(*model_of(seed, INTEGER, extreme=extreme), TABLES)
     return True
@@ -59,6 +68,7 @@ KINDS: list[tuple[str, Callable[[int], bool], int]] = [
     ("float networks, torch", torch_judges, 1000),
     ("float networks, ONNX Runtime", onnx_runtime_judges, 200),
     ("integer networks, simulation", simulation_judges_network, 1000),
+    ("PyTorch modules, torch and op by op", torch_judges_module, 2000),
     ("integer files, simulation", simulation_judges_file, 1000),
     ("integer files of extreme constants, simulation", simulation_judges_extreme_file, 1000),
 ]

@@ -10,13 +10,13 @@ import pytest
 from ovsw import Engine
 
 from campaigns import numbers
-from support import agreement, random_networks
+from support import agreement, module_judges, random_networks
 
 
 def test_a_short_campaign_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert numbers.main(["--share", "0.02", "--seed", "7000"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[1].split()[0] for line in lines] == ["20", "4", "20", "20", "20"]
+    assert [line.split(":")[1].split()[0] for line in lines] == ["20", "4", "20", "40", "20", "20"]
 
 
 class Wrong:
@@ -36,6 +36,7 @@ class Wrong:
 def test_a_wrong_number_is_a_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(random_networks, "Engine", Wrong)
     monkeypatch.setattr(agreement, "Engine", Wrong)
+    monkeypatch.setattr(module_judges, "Engine", Wrong)
     assert numbers.main(["--share", "0.002", "--seed", "7000"]) == 1
     counts = [line.split(", ")[-3] for line in capsys.readouterr().out.splitlines() if "judged of" in line]
     assert len(counts) == len(numbers.KINDS)

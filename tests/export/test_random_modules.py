@@ -11,7 +11,7 @@ import pytest
 
 from support.module_judges import outcome
 
-FEW, MANY = 60, 2000
+FEW, MANY = 60, 400
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
@@ -27,6 +27,6 @@ def test_random_modules(part: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(20))
+@pytest.mark.parametrize("part", range(4))
 def test_many_random_modules(part: int, tmp_path: Path) -> None:
-    check_all(range(FEW + MANY * part // 20, FEW + MANY * (part + 1) // 20), tmp_path)
+    check_all(range(FEW + MANY * part // 4, FEW + MANY * (part + 1) // 4), tmp_path)
