@@ -186,11 +186,9 @@ class _Quantizer:
             known = self.beyond(op, op.act, lowered)
         elif op.act is not None:
             middle = float(centre[0]) if (centre == centre[0]).all() else 0.5
-            lo, hi = (
-                op.act.lo * steps - middle,
-                op.act.hi * steps - middle,
-            )  # halves away from 0, so that ends are alike
-            lo, hi = (int(np.clip(n, -32768, 32767)) for n in (np.ceil(lo - 0.5), np.floor(hi + 0.5)))
+            lo, hi = op.act.lo * steps - middle, op.act.hi * steps - middle
+            ends = (np.ceil(lo - 0.5), np.floor(hi + 0.5))  # halves away from 0, so that both ends are alike
+            lo, hi = (int(np.clip(n, -32768, 32767)) for n in ends)
             lowered.act, lowered.clamp = "clamp", self.narrowed(op, lo, hi)
         elif not isinstance(op.core, _KEEPING) or op.residual is not None:
             lo, hi = self.narrowed(op, -32768, 32767)

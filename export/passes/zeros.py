@@ -28,8 +28,12 @@ class Zeros:
         self.readers = readers
         self._exact: dict[ir.Node, bool] = {}
         self._signs: dict[Fused, tuple[np.ndarray, np.ndarray]] = {}
-        for op in reversed(ops):
+        self._steps: dict[Fused, int] = {}  # how many are taken of an op's results
+        self._tested: dict[Fused, bool] = {}
+        for op in reversed(ops):  # readers first
             self._signs[op] = self._find_signs(op)
+            self._steps[op] = self._count_steps(op)
+            self._tested[op] = self._is_tested(op)
         for op in ops:
             self._exact[op.value] = self._is_exact(op)
 
@@ -47,10 +51,10 @@ class Zeros:
 
     def _is_exact(self, op: Fused) -> bool:
         if op.act is not None and op.act.kind in ("prelu", "sigmoid"):
-            if self._steps(op) > 1:  # x == 0 is x >= 0 without x > 0
+            if self._steps[op] > 1:  # x == 0 is x >= 0 without x > 0
                 raise NotIntegerError(f"{op.act.name}: is compared by == or !=, and integers do not hold its 0 exactly")
             return False
-        if ends_at_zero(op) or self._is_tested(op):
+        if ends_at_zero(op) or self._tested[op]:
             return True
         if op.act is not None and op.act.kind == "step":
             return True
@@ -60,23 +64,20 @@ class Zeros:
         known = [self._exact.get(node, False) for node in terms]
         return any(known) if isinstance(op.core, ir.Mul) else all(known)
 
-    def _steps(self, op: Fused) -> int:
-        """How many steps are taken of an op's results."""
+    def _count_steps(self, op: Fused) -> int:
         readers = self.readers[op.value]
-        moved = sum(self._steps(reader) for reader in readers if only_moves(reader))
+        moved = sum(self._steps[reader] for reader in readers if only_moves(reader))
         return moved + sum(reader.act is not None and reader.act.kind == "step" for reader in readers)
 
     def _is_tested(self, op: Fused) -> bool:
         """Whether 0 is compared with, padded with, or has two different signs."""
         strict, other = self._signs[op]
-        if (strict & other).any():
-            return True
-        if self._steps(op):
+        if (strict & other).any() or self._steps[op]:
             return True
         for reader in self.readers[op.value]:
             if reader.source is op.value and _pads_with_zeros(reader.core):
                 return True
-            if only_moves(reader) and self._is_tested(reader):
+            if only_moves(reader) and self._tested[reader]:
                 return True
         return False
 
