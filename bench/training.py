@@ -20,6 +20,7 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--batch", metavar="N", type=int, default=256, help="images per step (default: %(default)s)")
     p.add_argument("--threads", metavar="N", type=int, default=2, help="threads of torch (default: %(default)s)")
     p.add_argument("--rounds", metavar="N", type=int, default=10, help="turns (default: %(default)s)")
+    p.add_argument("--learned-scale", action="store_true", help="scales are parameters, as in XNOR-Net++")
     p.add_argument("--channels-last", action="store_true", help="also a step with channels innermost")
     p.add_argument("--compile", action="store_true", help="also a step through torch.compile")
 
@@ -42,7 +43,7 @@ def main(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     rows = []
     for name in args.networks:
-        times = interleaved(_calls(name, args.batch, args.channels_last, args.compile), args.rounds)
+        times = interleaved(_calls(name, args.batch, args.learned_scale, args.channels_last, args.compile), args.rounds)
         base = times["step"]
         for what, t in times.items():
             ms, share = spread(t), spread(100 * t / base)
@@ -57,7 +58,9 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _calls(name: str, batch: int, channels_last: bool, compiled: bool) -> dict[str, Callable[[], object]]:
+def _calls(
+    name: str, batch: int, learned_scale: bool, channels_last: bool, compiled: bool
+) -> dict[str, Callable[[], object]]:
     import torch
     from torch.nn import functional as F
 
@@ -78,7 +81,7 @@ def _calls(name: str, batch: int, channels_last: bool, compiled: bool) -> dict[s
 
     x = batch_of_images()
     torch.manual_seed(0)
-    model = create(name).train()
+    model = create(name, learned_scale=learned_scale).train()
 
     def step_of(
         model: torch.nn.Module,
@@ -88,7 +91,7 @@ def _calls(name: str, batch: int, channels_last: bool, compiled: bool) -> dict[s
         isa: str | None = native.kernels(),
     ) -> Callable[[], object]:
         model.to(memory_format=layout)  # type: ignore[call-overload]
-        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4, fused=True)
         ovsw = OvSW(model) if method else None
         forward, images = through(model), x.contiguous(memory_format=layout)
 
@@ -104,6 +107,16 @@ def _calls(name: str, batch: int, channels_last: bool, compiled: bool) -> dict[s
 
     calls = {"step": step_of(model), "step with OvSW": step_of(copy.deepcopy(model), method=True)}
     calls["step, torch alone"] = step_of(copy.deepcopy(model), isa=None)
+
+    def evaluation(model: torch.nn.Module, isa: str | None) -> Callable[[], object]:
+        def evaluate() -> None:
+            with torch.no_grad(), native.using(isa):
+                model(x)
+
+        return evaluate
+
+    for what, isa in {"evaluation": native.kernels(), "evaluation, torch alone": None}.items():
+        calls[what] = evaluation(copy.deepcopy(model).eval(), isa)
     trained = copy.deepcopy(model)
     F.cross_entropy(trained(x), y).backward()  # type: ignore[no-untyped-call]
     calls["OvSW.step() alone"] = OvSW(trained).step

@@ -1,5 +1,5 @@
-// A binary unit, forward and back, over all threads: convolution, batch norm, residual, clamp. Results do not depend on
-// the number of threads.
+// A binary unit, forward and back, over all threads: convolution, batch norm, residual, activation. Results do not
+// depend on the number of threads. kernels/train/kernels.h says what a unit computes.
 #pragma once
 
 #include <cstdint>
@@ -9,28 +9,41 @@
 
 namespace ovsw::train {
 
-// Batch norm over a batch. `running_mean` and `running_var` may be null.
+// Batch norm. In training over the batch: `running_mean` and `running_var`, which may be null, are then updated.
 struct Norm {
   const float* weight;
   const float* bias;
   float* running_mean;
   float* running_var;
   double eps, momentum;
+  bool training;
+};
+
+// What a unit's convolution is made of. Optional parts are null.
+struct Convolution {
+  Unit unit;
+  const float* x;
+  const float* shift;   // per input channel, added before the sign
+  const float* weight;  // cout x cin x 3 x 3: its signs are taken
+  const float* scale;   // per output channel
+  const float* ratio;   // per output channel: z = sum of (w + ratio) * (s + level)
+  float level;
 };
 
 struct UnitForward {
-  Unit unit;
-  const float* x;
-  const float* weight;    // cout x cin x 3 x 3
-  const float* scale;     // per output channel
-  const Norm* norm;       // null: y = scale * dot
+  Convolution conv;
+  const Norm* norm;       // null: v = scale * z + residual
   const float* residual;  // may be null
-  float lo, hi;
+  Act act;
   float eps;          // of the deviation
+  bool measure;       // whether each image's deviation is taken; otherwise `deviation` is given
   bool zeros_matter;  // an exact 0 has the sign 0
+  std::uint32_t* bits;
   std::int16_t* dots;
+  float* z;  // with a ratio
   float* deviation;
-  double* moments;  // 3 x cout, for the backward: mean of the dots, 1 / deviation of scale * dot, variance of the dots
+  double*
+      moments;  // 5 x cout, for the backward: mean of z, 1 / deviation of scale * z, variance of z, a, b of kernels.h
   float* y;
 };
 
@@ -38,22 +51,58 @@ struct UnitForward {
 bool forward(const Kernels& kernels, const UnitForward& f, int threads);
 
 struct UnitBackward {
-  Unit unit;
-  const float *x, *deviation, *weight, *scale, *grad_y;
-  const float* norm_weight;  // null without a batch norm
-  const double* moments;
-  const float* y;  // null without a clamp
+  Convolution conv;
+  const std::uint32_t* bits;
   const std::int16_t* dots;
-  float lo, hi;
-  bool add_residual;
-  float* grad_x;  // may be null
+  const float* z;
+  const float* deviation;
+  const double* moments;
+  const float* norm_weight;  // null without a batch norm
+  const float* residual;     // with slopes, what was added
+  Act act;
+  const float* y;  // null without a clamp
+  const float* grad_y;
+  bool add_residual;  // the residual was x itself
+  float* g;           // the gradient of v, which is the residual's, too
+  float* grad_x;      // may be null, as all that follow
   float* grad_weight;
-  float* grad_scale;     // may be null
-  float* grad_norm;      // 2 x cout: of the batch norm's weight and bias
-  float* grad_residual;  // may be null
+  float* grad_scale;
+  float* grad_norm;   // 2 x cout: of the batch norm's weight and bias
+  float* grad_shift;  // cin, and one more: of the deviation, where all images have the same
+  float* grad_ratio;  // cout, and one more: of the level
+  float* grad_act;    // 4 x cout: before, above, below, after
 };
 
 void backward(const Kernels& kernels, const UnitBackward& b, int threads);
+
+// act(norm(z)) of maps that no binary convolution has made.
+struct NormForward {
+  int n, c;
+  std::size_t pixels;
+  const float* z;
+  Norm norm;
+  Act act;
+  double* moments;  // as of a unit
+  float* y;
+};
+
+void forward(const Kernels& kernels, const NormForward& f, int threads);
+
+struct NormBackward {
+  int n, c;
+  std::size_t pixels;
+  const float* z;
+  const double* moments;
+  const float* norm_weight;
+  Act act;
+  const float* y;  // null without a clamp
+  const float* grad_y;
+  float* g;
+  float* grad_z;
+  float* grad_norm;
+};
+
+void backward(const Kernels& kernels, const NormBackward& b, int threads);
 
 // The kernels of an instruction set, or the best ones for this CPU if it is empty; portable ones where it has none.
 const Kernels& choose_kernels(const std::string& isa);

@@ -1,8 +1,16 @@
-// Training on a CPU: the contract between the driver (unit.cc) and what is compiled once per instruction set.
+// Training on a CPU: the contract between the driver (csrc/train) and what is compiled once per instruction set.
 //
-// A unit is a binary 3x3 convolution with padding 1, and what follows it: y = clamp(a[c] * dot + b[c] + residual).
-// Maps are float (image, channel, row, column), dots are int16. Kernels take a range of packs: images that lie side by
-// side in the lanes of a vector row, so that small maps fill it too.
+// A unit is a binary 3x3 convolution with padding 1 and what follows it:
+//
+//   s    = sign(x + shift[i])                              bits, one per input value
+//   dot  = sum over inputs and taps inside the image of w * s    int16; w = +-1
+//   z    = dot, or sum of (w + ratio[o]) * (s + level)     float, for weights and inputs of two values that are not
+//                                                          opposite (AdaBin)
+//   v    = a[o] * z + b[o] + residual                      scale and batch norm are in a and b
+//   y    = act(v)
+//
+// Maps are (image, channel, row, column). Kernels take a range of images, or of packs: images that lie side by side in
+// the lanes of a vector row, so that small maps fill it too.
 #pragma once
 
 #include <cstddef>
@@ -11,72 +19,122 @@
 namespace ovsw::train {
 
 constexpr int kBlock = 16;      // channels come in multiples of this
-constexpr int kRowBytes = 128;  // a row of lanes: 64 int16 or 32 floats
-constexpr int kFloats = 32, kShorts = 64;
-constexpr int kMaxWidth = kFloats;
+constexpr int kRowBytes = 128;  // a row of lanes: 128 bytes or 32 floats
+constexpr int kFloats = 32, kSigns = 128;
+constexpr int kMaxWidth = 64;
 
 struct Unit {
   int n, cin, cout, h, w, stride;
 
   int out_h() const { return (h - 1) / stride + 1; }
   int out_w() const { return (w - 1) / stride + 1; }
-  std::size_t in_size() const { return std::size_t(cin) * std::size_t(h) * std::size_t(w); }
+  std::size_t in_pixels() const { return std::size_t(h) * std::size_t(w); }
+  std::size_t in_size() const { return std::size_t(cin) * in_pixels(); }
   std::size_t out_pixels() const { return std::size_t(out_h()) * std::size_t(out_w()); }
   std::size_t out_size() const { return std::size_t(cout) * out_pixels(); }
-  // Images in one row of so many lanes.
-  int images(int lanes) const { return lanes / out_w(); }
+  // 32-bit words of the signs of one image, with room to read 64 bits from any of them.
+  std::size_t words() const { return (in_size() + 31) / 32 + 2; }
+  // Images in one row of so many lanes; one that is wider than a row of floats takes several, one after the other.
+  int images(int lanes) const { return out_w() > lanes ? 1 : lanes / out_w(); }
   int packs(int lanes) const { return (n + images(lanes) - 1) / images(lanes); }
-  std::size_t offsets() const { return std::size_t(cin) * std::size_t(cout) / 4 * 9; }
+};
+
+// The input of a unit: its signs, a bit each, and what the gradient of the sign needs.
+struct Input {
+  const float* x;
+  const float* shift;   // per input channel, may be null
+  std::uint32_t* bits;  // words() per image
+  double* moments;      // per image: sum and sum of squares of x; may be null
+  std::int64_t* zeros;  // per image: numbers that are exactly 0
 };
 
 struct Forward {
   Unit unit;
-  const float* x;
-  const std::uint16_t* offsets;  // to which of the 16 sums each filter's signs point, as unit.cc makes them
+  const std::uint32_t* bits;
+  const std::uint16_t* offsets;  // which of the 16 sums each filter's signs name, as the driver makes them
   std::int16_t* dots;
-  float* deviation;     // per image
-  std::int64_t* sums;   // per image and output channel: sum of dots, sum of their squares
-  std::int64_t* zeros;  // per image: activations that are exactly 0
-  float eps;
+  std::int16_t* windows;  // per image and pixel: the dot of a filter of ones, the last of `offsets`; may be null
+  std::int64_t* sums;     // per image and output channel: sum of dots, sum of their squares
 };
 
-// The gradient of the dots is scale[c] * g + slope[c] * dot + offset[c], where g = grad_y inside the clamp and 0
-// outside; without `y` there is no clamp, and without `slope` just the first term.
-struct Backward {
-  Unit unit;
-  const float* x;
-  const float* deviation;
-  const float* grad_y;
-  const float* y;
-  const std::int16_t* dots;
-  const float* scale;
-  const float* slope;
-  const float* offset;
-  float lo, hi;
-  const std::uint16_t* offsets;  // of the weights turned around
-  float* grad_x;                 // may be null
-  bool add_residual;             // the unit's residual is x itself: its gradient g is added
-};
-
-// What follows the dots works on n x c maps, one by one.
+// The maps that follow the dots: `n` x `c` of `pixels` each. One of `dots` and `z` is null.
 struct Maps {
   int n, c;
   std::size_t pixels;
+  const std::int16_t* dots;
+  const float* z;
+};
+
+// z = dot + ratio[c] * window + border[c, pixel]. Sums per image and channel: of z, and of its square.
+struct TwoValued {
+  const std::int16_t* windows;
+  const float* ratio;
+  const float* border;
+  float* z;
+  double* sums;
+};
+
+// y = clamp(v), or with slopes: t = v + before[c]; y = (t > 0 ? above[c] : below[c]) * t + after[c].
+struct Act {
+  float lo, hi;
+  const float *before, *above, *below, *after;  // null: a clamp
+};
+
+struct Apply {
+  Maps maps;
+  const float *a, *b;
+  const float* residual;  // may be null
+  Act act;
+};
+
+constexpr int kSums = 5;  // of g, g * z, grad_y, grad_y * t where t > 0, grad_y * t elsewhere
+
+// From the gradient of y to g, that of v.
+struct Reduce {
+  Apply forward;
+  const float* y;  // null without a clamp
+  const float* grad_y;
+  float* g;
+  double* sums;  // kSums per image and channel; the last three with slopes only
+};
+
+// The gradient of z: scale[c] * g + slope[c] * z + offset[c]; without `slope` just the first term.
+struct GradOfZ {
+  Maps maps;
+  const float* g;
+  const float *scale, *slope, *offset;
+};
+
+struct Backward {
+  Unit unit;
+  GradOfZ of_z;
+  Input input;
+  const float* deviation;  // per image: the sign's stand-in has a slope of (2 - 2|x + shift| / d) / d where positive
+  const float* ratio;      // per output channel, may be null
+  const std::uint16_t* offsets;  // of the weights turned around
+  float* grad_x;                 // may be null
+  bool add_residual;             // the unit's residual is x itself: g is added
+  double*
+      grad_shift;  // per image and input channel: sum of the gradient of x + shift, and of it times that; may be null
+
+  // Two more input channels, whose signs are all +1, where the weight's gradient has a part that knows no sign.
+  int grad_channels() const { return unit.cin + (ratio ? 2 : 0); }
 };
 
 struct Kernels {
   const char* name;
+  void (*measure)(const Unit&, const Input&, int first, int last);
   std::size_t (*forward_scratch)(const Unit&);
   void (*forward)(const Forward&, int first_pack, int last_pack, std::byte* scratch);
+  void (*two_valued)(const Maps&, const TwoValued&, int first, int last);
+  // Per image and channel of float maps: sum of z, and of its square.
+  void (*sums)(const Maps&, double* sums, int first, int last);
+  void (*apply)(const Apply&, float* y, int first, int last);
+  void (*reduce)(const Reduce&, int first, int last);
+  void (*grad_of_maps)(const GradOfZ&, float* grad, int first, int last);
   std::size_t (*backward_scratch)(const Unit&);
-  // Adds to grad_w, cout / 16 x 3 rows of the window x cin x 3 columns x 16 output channels.
+  // Adds to grad_w, cout / 16 x 3 rows of the window x grad_channels() x 3 columns x 16 output channels.
   void (*backward)(const Backward&, int first_pack, int last_pack, float* grad_w, std::byte* scratch);
-  // y = clamp(a * dot + b + residual) for images [first, last).
-  void (*apply)(const Maps&, const std::int16_t* dots, const float* a, const float* b, const float* residual, float lo,
-                float hi, float* y, int first, int last);
-  // Per image and channel: sum of g and of g * dot; writes g if it is wanted.
-  void (*reduce)(const Maps&, const float* grad_y, const float* y, const std::int16_t* dots, float lo, float hi,
-                 double* sums, float* g, int first, int last);
 };
 
 // Those of this build, ended by a null.

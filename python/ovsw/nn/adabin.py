@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ovsw.nn import native
 from ovsw.nn.binary import ActivationSign, BinaryLayer, SurrogateSign
 from ovsw.nn.rbnn import rising
 from ovsw.nn.resnet import Subsample, padded_shortcut, stage
@@ -53,17 +54,30 @@ class AdaptiveConv2d(BinaryLayer):
     def signed(self) -> Tensor:
         return self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
 
-    def two_valued(self) -> Tensor:
-        """The weight in force."""
+    def two_valued(self) -> tuple[Tensor, Tensor, Tensor]:
+        """alpha, b = +-1 and beta of the weight in force, alpha * b + beta."""
         beta = self.weight.mean(dim=(1, 2, 3), keepdim=True)
         centred = self.weight - beta
         alpha = centred.square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
         slope = functools.partial(_tanh_slope, t=self.t, k=self.k)
         b = SurrogateSign.apply(centred / alpha, self.zero, slope)  # type: ignore[no-untyped-call]
-        return alpha * b + beta
+        return alpha, b, beta
+
+    def plan(self) -> native.Plan | None:
+        act = self.binary_a
+        if act.alpha_a.item() <= 0 or native.watched(act):
+            return None
+        alpha, b, beta = self.two_valued()
+        alpha, beta = alpha.flatten(), beta.flatten()
+        shift = (-act.beta_a).expand(self.in_channels)
+        return native.Plan(b, act.alpha_a * alpha, act.alpha_a, shift=shift, ratio=beta / alpha, level=act.beta_a)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(self.binary_a(x, self.zero), self.two_valued(), None, self.stride, self.padding)
+        done = native.unit(self, x)
+        if done is not None:
+            return done
+        alpha, b, beta = self.two_valued()
+        return F.conv2d(self.binary_a(x, self.zero), alpha * b + beta, None, self.stride, self.padding)
 
 
 class Maxout(nn.Module):
@@ -76,6 +90,14 @@ class Maxout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.pos_scale.view(-1, 1, 1) * F.relu(x) - self.neg_scale.view(-1, 1, 1) * F.relu(-x)
+
+
+def _unit(conv: AdaptiveConv2d, norm: nn.BatchNorm2d, act: Maxout, x: Tensor, residual: Tensor) -> Tensor:
+    """act(norm(conv(x)) + residual), which the native kernels do in one go."""
+    done = None
+    if not native.watched(act):
+        done = native.unit(conv, x, norm, native.Slopes(act.neg_scale, act.pos_scale), residual)
+    return act(norm(conv(x)) + residual) if done is None else done
 
 
 class AdaBinBlock(nn.Module):
@@ -97,8 +119,8 @@ class AdaBinBlock(nn.Module):
         return nn.Sequential(nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.nonlinear1(self.bn1(self.conv1(x)) + self.shortcut(x))
-        return self.nonlinear2(self.bn2(self.conv2(y)) + y)
+        y = _unit(self.conv1, self.bn1, self.nonlinear1, x, self.shortcut(x))
+        return _unit(self.conv2, self.bn2, self.nonlinear2, y, y)
 
 
 class AdaBinPaddingBlock(AdaBinBlock):

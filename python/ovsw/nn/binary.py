@@ -88,8 +88,6 @@ class BinaryLayer(nn.Conv2d):
     and `set_progress` before every batch; most layers have nothing to do there.
     """
 
-    native = False  # whether the kernels of `ovsw.nn.native` compute this layer
-
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0
     ) -> None:
@@ -116,6 +114,10 @@ class BinaryLayer(nn.Conv2d):
         if not zero.is_meta and zero.any() and not zero.all():
             self.weight[zero] = self.weight[~zero].abs().min()
 
+    def plan(self) -> native.Plan | None:
+        """How the native kernels compute this layer as it is now; None if they do not."""
+        return None
+
     def set_progress(self, progress: float) -> None:
         """Takes the share of the training that is over, from 0 to 1."""
 
@@ -139,7 +141,6 @@ class BinaryConv2d(BinaryLayer):
     """
 
     EPS = 1e-5
-    native = True
 
     def __init__(
         self,
@@ -186,6 +187,12 @@ class BinaryConv2d(BinaryLayer):
             x = x / _deviation(x, self.EPS)
         return self.convolve(x, self.latent())
 
+    def plan(self) -> native.Plan | None:
+        if not self.binary_weights:
+            return None
+        scale = native.derived_scale(self.weight, self.EPS) if self.scaling_factor is None else self.scaling_factor
+        return native.Plan(self.latent(), scale, divides=True, eps=self.EPS)
+
     def latent(self) -> Tensor:
         """The weight whose sign is taken."""
         return recu(self.weight, self.tau) if self.training and self.tau is not None else self.weight
@@ -205,14 +212,21 @@ def with_scale(conv: Layer, learned_scale: bool) -> Layer:
 
 
 def binary_unit(
-    conv: BinaryLayer, norm: nn.BatchNorm2d, act: nn.Hardtanh, x: Tensor, residual: Tensor | None = None
+    conv: BinaryLayer, norm: nn.BatchNorm2d, act: nn.Hardtanh | None, x: Tensor, residual: Tensor | None = None
 ) -> Tensor:
     """act(norm(conv(x)) + residual), which the native kernels do in one go."""
-    done = native.unit(conv, x, norm, act, residual) if isinstance(conv, BinaryConv2d) else None
+    done = native.unit(conv, x, norm, act, residual)
     if done is not None:
         return done
     y = norm(conv(x))
-    return act(y if residual is None else y + residual)
+    y = y if residual is None else y + residual
+    return y if act is None else act(y)
+
+
+def norm_act(norm: nn.BatchNorm2d, act: nn.Hardtanh, x: Tensor) -> Tensor:
+    """act(norm(x)), which the native kernels do in one go."""
+    done = native.norm_act(norm, act, x)
+    return act(norm(x)) if done is None else done
 
 
 def binary_layers(model: nn.Module) -> dict[str, BinaryLayer]:

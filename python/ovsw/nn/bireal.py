@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ovsw.nn.binary import Layer
+from ovsw.nn.binary import Layer, binary_unit
 from ovsw.nn.react import ReActConv2d, ReActResNet, pooled_shortcut
 from ovsw.nn.resnet import CifarResNet20
 
@@ -25,7 +25,8 @@ class BiRealBlock(nn.Module):
         self.downsample = pooled_shortcut(cin, cout, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.bn1(self.binary_conv(x)) + (x if self.downsample is None else self.downsample(x))
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return binary_unit(self.binary_conv, self.bn1, None, x, shortcut)
 
 
 class BiRealNet(ReActResNet):

@@ -1,8 +1,8 @@
-"""The way into csrc/train: binary units for training on a CPU, several times as fast as torch's own operators.
+"""The way into csrc/train: binary units for training on a CPU, three times as fast as with torch's operators.
 
-A unit is `hardtanh(norm(conv(x)) + residual)`, or the convolution alone. `unit` gives None for whatever the native
-kernels do not take (another device or type, evaluation, wide maps, hooks, a sign of 0): the caller then computes the
-same with torch. OVSW_NATIVE=0 in the environment switches them off.
+A unit is `act(norm(conv(x)) + residual)`, or the convolution alone. A binary layer says how it computes by a `Plan`;
+`unit` returns None for what the native kernels do not take (another device or type, wide maps, hooks, a sign of 0), and
+the caller then computes the same with torch. OVSW_NATIVE=0 in the environment switches the kernels off.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ except ImportError:  # built without it
     _train = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from ovsw.nn.binary import BinaryConv2d
+    from ovsw.nn.binary import BinaryLayer
 
 _WINDOW = ((3, 3), (1, 1))  # size and padding
 _INFINITY = float("inf")
@@ -63,70 +64,211 @@ def using(isa: str | None) -> Iterator[None]:
         _State.kernels = before
 
 
+@dataclass(frozen=True)
+class Plan:
+    """How a layer computes: scale * sum of (w + ratio) * (s + level), with s = sign(x + shift) and w = sign(weight).
+
+    The gradient of s is that of Bi-Real's polynomial with u = (x + shift) / width: 2 - 2|u| where that is positive.
+    """
+
+    weight: Tensor  # its gradient is that of w
+    scale: Tensor  # per output channel
+    width: Tensor | None = None  # a single number; None: 1
+    divides: bool = False  # instead: width is each image's standard deviation, as a constant
+    eps: float = 0.0  # of that deviation
+    shift: Tensor | None = None  # per input channel
+    ratio: Tensor | None = None  # per output channel
+    level: Tensor | None = None  # a single number, with a ratio
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """An activation: t = v + before, then (above if t > 0 else below) * t + after, with values per channel.
+
+    None is 0 for `before` and `after`, 1 for `above`.
+    """
+
+    below: Tensor
+    above: Tensor | None = None
+    before: Tensor | None = None
+    after: Tensor | None = None
+
+
+Act = Union[nn.Hardtanh, Slopes, None]
+
+
 def unit(
-    conv: BinaryConv2d,
+    conv: BinaryLayer,
     x: Tensor,
     norm: nn.BatchNorm2d | None = None,
-    act: nn.Hardtanh | None = None,
+    act: Act = None,
     residual: Tensor | None = None,
+    shift: Tensor | None = None,
 ) -> Tensor | None:
-    """act(norm(conv(x)) + residual) for a batch in training, or None if that is not for these kernels."""
+    """act(norm(conv(x + shift)) + residual), or None if that is not for these kernels."""
     if _State.kernels is None or type(x) is not Tensor or not _takes(conv, x):
         return None
-    if norm is not None and not _is_plain_norm(norm):
+    if norm is not None and not _is_plain_norm(norm, conv.training):
         return None
-    modules = [m for m in (conv, norm, act) if m is not None] if norm is not None else []
-    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in modules):
+    if norm is not None and watched(conv, norm, act):
         return None
     if residual is not None and (residual.dtype != torch.float32 or type(residual) is not Tensor):
         return None
-    limits = (-_INFINITY, _INFINITY) if act is None else (float(act.min_val), float(act.max_val))
-    added = None if residual is x else residual
+    plan = conv.plan()
+    if plan is None:
+        return None
+    if shift is not None:
+        plan = replace(plan, shift=shift.reshape(-1))
+    limits, slopes = (-_INFINITY, _INFINITY), cast("tuple[Tensor | None, ...]", (None,) * 4)
+    if isinstance(act, Slopes):
+        slopes = _four_slopes(act)
+    elif act is not None:
+        limits = (float(act.min_val), float(act.max_val))
     affine = (None, None) if norm is None else (norm.weight, norm.bias)
     try:
         return _Unit.apply(  # type: ignore[no-untyped-call]
-            *(x, added, conv.latent(), conv.scale(), *affine, norm, limits),
-            *(conv.stride[0], conv.EPS, conv.zero == 0, residual is x),
+            *(x, None if residual is x else residual, plan.weight, plan.scale, plan.width, plan.shift),
+            *(plan.ratio, plan.level, *affine, *slopes),
+            _Settings(norm, limits, conv.stride[0], plan.divides, plan.eps, conv.zero == 0, residual is x),
         )
     except _ZeroSignError:
         return None
 
 
-def _takes(conv: BinaryConv2d, x: Tensor) -> bool:
-    """Whether the layer, as it is now, and its input are what the kernels compute."""
+def norm_act(norm: nn.BatchNorm2d, act: nn.Hardtanh, x: Tensor) -> Tensor | None:
+    """act(norm(x)) of any maps, or None if that is not for these kernels."""
+    if _State.kernels is None or type(x) is not Tensor or not _is_plain(x) or x.ndim != 4 or not x.numel():
+        return None
+    if not _is_plain_norm(norm, norm.training) or (torch.is_grad_enabled() and not norm.training) or _modes():
+        return None
+    if watched(norm, act):
+        return None
+    limits = (float(act.min_val), float(act.max_val))
+    return _NormAct.apply(x, norm.weight, norm.bias, norm, limits)  # type: ignore[no-untyped-call]
+
+
+def watched(*modules: object) -> bool:
+    """Whether any of these modules has hooks, which want to see it called."""
+    found = [m for m in modules if isinstance(m, nn.Module)]
+    return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in found)
+
+
+def _modes() -> bool:
+    """Whether somebody watches or changes torch's operators, such as the exporter's recorder."""
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
+
+
+def _four_slopes(act: Slopes) -> tuple[Tensor, ...]:
+    ones = torch.ones_like(act.below) if act.above is None else act.above
+    none = torch.zeros_like(act.below)
+    before, after = (none if t is None else t.reshape(-1) for t in (act.before, act.after))
+    return before, ones, act.below, after
+
+
+def has_kernels(conv: BinaryLayer) -> bool:
+    """Whether there are kernels for a layer of this kind; the size of its maps may still be too large for them."""
+    return _State.kernels is not None and _has_sizes(conv) and conv.plan() is not None
+
+
+def _has_sizes(conv: BinaryLayer) -> bool:
     block = _train.BLOCK
     return (
-        conv.native
-        and conv.training
-        and conv.binary_weights
-        and (conv.kernel_size, conv.padding) == _WINDOW
+        (conv.kernel_size, conv.padding) == _WINDOW
         and conv.stride in ((1, 1), (2, 2))
         and conv.dilation == (1, 1)
         and conv.groups == 1
         and conv.in_channels % block == conv.out_channels % block == 0
+    )
+
+
+def _takes(conv: BinaryLayer, x: Tensor) -> bool:
+    """Whether the layer, as it is now, and its input are what the kernels compute."""
+    return (
+        _has_sizes(conv)
         and x.ndim == 4
         and x.shape[0] > 0
         and 0 < x.shape[3] <= _train.MAX_WIDTH
         and x.device.type == conv.weight.device.type == "cpu"
         and x.dtype == conv.weight.dtype == torch.float32
+        and (conv.training or not torch.is_grad_enabled())
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
+        and not _modes()
     )
 
 
-def _is_plain_norm(norm: nn.BatchNorm2d) -> bool:
-    """Whether it is a batch norm over the batch at hand, on this process alone."""
+def _is_plain_norm(norm: nn.BatchNorm2d, training: bool) -> bool:
+    """Whether it is a batch norm over the batch at hand, on this process alone, or by its statistics in evaluation."""
     return (
         type(norm) is nn.BatchNorm2d
-        and norm.training
+        and norm.training == training
         and norm.affine
         and norm.track_running_stats
         and norm.momentum is not None
     )
 
 
+def derived_scale(weight: Tensor, eps: float) -> Tensor:
+    """mean|w| of each filter's standardised weight, for a `Plan`."""
+    weight, scale = _plain(weight.detach()), torch.empty(len(weight))
+    _train.derived_scale(_address(weight), len(weight), weight[0].numel(), eps, _address(scale))
+    return scale
+
+
+def takes_step(weight: Tensor, state: tuple[Tensor, ...]) -> bool:
+    """Whether `ovsw_step` can be used."""
+    tensors = [weight, *state[:3], *(() if weight.grad is None else (weight.grad,))]
+    return _State.kernels is not None and all(_is_plain(t) for t in tensors) and state[3].is_contiguous()
+
+
+def ovsw_step(settings: tuple[float, ...], weight: Tensor, state: tuple[Tensor, ...]) -> tuple[float, int, int]:
+    """AGS and SAD on one weight's gradient: mean gradient ratio, silent weights, flipped weights.
+
+    `state` is what the sign is taken of, the running flip rate, that sign's source at the step before, and the mask of
+    weights that ever flipped.
+    """
+    signed, *others = map(_address, state)
+    shape = (len(weight), weight[0].numel())
+    counts: tuple[float, int, int] = _train.ovsw_step(
+        settings, (*shape, _address(weight), signed, _address(weight.grad), *others)
+    )
+    return counts
+
+
+def shortcut(x: Tensor, cout: int, average: bool) -> Tensor | None:
+    """Every second pixel, or averages of 2x2, with channels of zeros before and after; None if not for the kernels."""
+    n, cin, h, w = x.shape
+    if _State.kernels is None or type(x) is not Tensor or not _is_plain(x) or h % 2 or w % 2 or n == 0 or _modes():
+        return None
+    return _Shortcut.apply(x, (n, cin, cout, (cout - cin) // 2, h, w, average))  # type: ignore[no-untyped-call]
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return (
+        tensor.device.type == "cpu"
+        and tensor.dtype == torch.float32
+        and tensor.is_contiguous()
+        and tensor.data_ptr() % 4 == 0
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
+
+
 class _ZeroSignError(Exception):
     """An activation or weight is exactly 0, where that has no sign."""
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What a unit is made of besides tensors."""
+
+    norm: nn.BatchNorm2d | None
+    limits: tuple[float, float]  # of the clamp
+    stride: int
+    divides: bool
+    eps: float
+    zeros_matter: bool
+    adds_input: bool
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -139,6 +281,20 @@ def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
+def _norm_of(norm: nn.BatchNorm2d | None) -> tuple[float, ...] | None:
+    if norm is None:
+        return None
+    parts = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    assert norm.momentum is not None
+    return (*map(_address, parts), norm.eps, norm.momentum, norm.training)
+
+
+def _count_batch(norm: nn.BatchNorm2d | None) -> None:
+    if norm is not None and norm.training:
+        assert norm.num_batches_tracked is not None
+        norm.num_batches_tracked.add_(1)
+
+
 class _Unit(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -147,60 +303,131 @@ class _Unit(torch.autograd.Function):
         residual: Tensor | None,
         weight: Tensor,
         scale: Tensor,
+        width: Tensor | None,
+        shift: Tensor | None,
+        ratio: Tensor | None,
+        level: Tensor | None,
         norm_weight: Tensor | None,
         norm_bias: Tensor | None,
-        norm: nn.BatchNorm2d | None,
-        limits: tuple[float, float],
-        stride: int,
-        eps: float,
-        zeros_matter: bool,
-        adds_input: bool,
+        before: Tensor | None,
+        above: Tensor | None,
+        below: Tensor | None,
+        after: Tensor | None,
+        settings: _Settings,
     ) -> Tensor:
         x, weight, scale = _plain(x), _plain(weight), _plain(scale)
+        slopes = tuple(None if t is None else _plain(t.detach()) for t in (before, above, below, after))
         n, cin, h, w = x.shape
-        cout = len(weight)
+        cout, stride, norm = len(weight), settings.stride, settings.norm
         shape = (n, cin, cout, h, w, stride)
         size = (n, cout, (h - 1) // stride + 1, (w - 1) // stride + 1)
-        dots = torch.empty(size, dtype=torch.int16)
-        deviation, y = torch.empty(n), torch.empty(size)
-        moments = torch.empty(3 * cout, dtype=torch.float64)
-        added = x if adds_input else None if residual is None else _plain(residual)
-        about = None
-        if norm is not None:
-            parts = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-            about = (*map(_address, parts), norm.eps, norm.momentum)
+        bits = torch.empty(n * _train.words(shape), dtype=torch.int32)
+        dots, y = torch.empty(size, dtype=torch.int16), torch.empty(size)
+        z = None if ratio is None else torch.empty(size)
+        deviation = torch.empty(n) if settings.divides else torch.ones(n) if width is None else width.expand(n).clone()
+        moments = torch.empty(5 * cout, dtype=torch.float64)
+        added = x if settings.adds_input else None if residual is None else _plain(residual)
+        shifts, ratios = (None if t is None else _plain(t.detach()) for t in (shift, ratio))
+        parts = (x, shifts, weight, scale, ratios)
+        conv = (*map(_address, parts), 0.0 if level is None else level.item())
+        act = (*settings.limits, *map(_address, slopes))
         kernels, threads = _State.kernels, torch.get_num_threads()
-        done = kernels.forward(
-            *(shape, threads, _address(x), _address(weight), _address(scale), _address(added), about, *limits),
-            *(eps, zeros_matter, _address(dots), _address(deviation), _address(moments), _address(y)),
-        )
-        if not done:
+        results = tuple(map(_address, (bits, dots, z, deviation, moments, y)))
+        signs = (settings.eps, settings.divides, settings.zeros_matter)
+        if not kernels.forward(shape, threads, conv, _norm_of(norm), _address(added), act, signs, results):
             raise _ZeroSignError
-        if norm is not None:
-            assert norm.num_batches_tracked is not None
-            norm.num_batches_tracked.add_(1)
-        ctx.save_for_backward(x, weight, scale, norm_weight, dots, deviation, moments, y)
-        ctx.about = (kernels, shape, limits, residual is not None, adds_input)
+        _count_batch(norm)
+        if any(ctx.needs_input_grad):
+            clamped = y if settings.limits != (-_INFINITY, _INFINITY) else None
+            kept = added if below is not None and not settings.adds_input else None
+            ctx.save_for_backward(
+                *(x, weight, scale, shifts, ratios, norm_weight, bits, dots, z, deviation, moments, clamped, kept),
+                *slopes,
+            )
+            ctx.about = (kernels, shape, conv[-1], settings, residual is not None)
         return y
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, scale, norm_weight, dots, deviation, moments, y = ctx.saved_tensors
-        kernels, shape, limits, adds_residual, adds_input = ctx.about
-        needs = ctx.needs_input_grad
+        x, weight, scale, shifts, ratios, norm_weight, bits, dots, z, deviation, moments, clamped, kept, *slopes = (
+            ctx.saved_tensors
+        )
+        kernels, shape, level, settings, adds_residual = ctx.about
+        needs, cin, cout = ctx.needs_input_grad, shape[1], shape[2]
         grad_y = _plain(grads[0])
+        has_slopes = slopes[0] is not None
+        g = torch.empty_like(grad_y) if clamped is not None or has_slopes else grad_y
         grad_x = torch.empty_like(x) if needs[0] else None
         grad_weight = torch.empty_like(weight)
         grad_scale = torch.empty_like(scale) if needs[3] else None
-        grad_norm = None if norm_weight is None else torch.empty(2, len(scale))
-        grad_residual = torch.empty_like(grad_y) if adds_residual and needs[1] else None
-        clamped = y if limits[0] > -_INFINITY or limits[1] < _INFINITY else None
+        grad_norm = None if norm_weight is None else torch.empty(2, cout)
+        grad_shift = torch.empty(cin + 1) if grad_x is not None and (needs[4] or needs[5]) else None
+        grad_ratio = None if ratios is None else torch.empty(cout + 1)
+        grad_act = torch.empty(4, cout) if has_slopes else None
+        added = x if settings.adds_input else kept
         kernels.backward(
-            *(shape, torch.get_num_threads(), _address(x), _address(deviation), _address(weight), _address(scale)),
-            *(_address(grad_y), _address(norm_weight), _address(moments), _address(clamped), _address(dots), *limits),
-            *(adds_input, _address(grad_x), _address(grad_weight), _address(grad_scale), _address(grad_norm)),
-            _address(grad_residual),
+            *(shape, torch.get_num_threads()),
+            (*map(_address, (x, shifts, weight, scale, ratios)), level),
+            tuple(map(_address, (bits, dots, z, deviation, moments, norm_weight, added))),
+            (*settings.limits, *map(_address, slopes)),
+            (_address(clamped), _address(grad_y)),
+            settings.adds_input,
+            tuple(map(_address, (g, grad_x, grad_weight, grad_scale, grad_norm, grad_shift, grad_ratio, grad_act))),
         )
+        of_width = grad_shift[cin] if needs[4] and grad_shift is not None else None
+        of_shift = grad_shift[:cin] if needs[5] and grad_shift is not None else None
+        of_ratio, of_level = (None, None) if grad_ratio is None else (grad_ratio[:cout], grad_ratio[cout])
         of_norm = (None, None) if grad_norm is None else (grad_norm[0], grad_norm[1])
-        return (grad_x, grad_residual, grad_weight, grad_scale, *of_norm, *[None] * 6)
+        of_act = (None,) * 4 if grad_act is None else tuple(grad_act)
+        of_residual = g if adds_residual and needs[1] and not settings.adds_input else None
+        return (
+            *(grad_x, of_residual, grad_weight, grad_scale, of_width, of_shift, of_ratio, of_level),
+            *(*of_norm, *of_act, None),
+        )
+
+
+class _NormAct(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: nn.BatchNorm2d, limits: tuple[float, float]
+    ) -> Tensor:
+        n, c, pixels = len(x), x.shape[1], x[0, 0].numel()
+        y, moments = torch.empty_like(x), torch.empty(5 * c, dtype=torch.float64)
+        act, kernels = (*limits, 0, 0, 0, 0), _State.kernels
+        maps = tuple(map(_address, (x, moments, y)))
+        kernels.norm_forward(n, c, pixels, torch.get_num_threads(), _norm_of(norm), act, maps)
+        _count_batch(norm)
+        ctx.save_for_backward(x, weight, moments, y)
+        ctx.about = (kernels, (n, c, pixels), act)
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, moments, y = ctx.saved_tensors
+        kernels, shape, act = ctx.about
+        grad_y, grad_norm = _plain(grads[0]), torch.empty(2, len(weight))
+        grad_x = torch.empty_like(x)
+        maps = tuple(map(_address, (x, moments, weight, y, grad_y, grad_x, grad_x, grad_norm)))
+        kernels.norm_backward(*shape, torch.get_num_threads(), act, maps)
+        return grad_x, grad_norm[0], grad_norm[1], None, None
+
+
+class _Shortcut(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        n, _, cout, _, h, w, _ = shape
+        y = torch.empty(n, cout, h // 2, w // 2)
+        _train.shortcut_forward(shape, torch.get_num_threads(), _address(x), _address(y))
+        ctx.shape = shape
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        grad_y = _plain(grads[0])
+        n, cin, _, _, h, w, _ = ctx.shape
+        grad_x = torch.empty(n, cin, h, w)
+        _train.shortcut_backward(ctx.shape, torch.get_num_threads(), _address(grad_y), _address(grad_x))
+        return grad_x, None

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ovsw.nn import native
 from ovsw.nn.binary import ActivationSign, BinaryConv2d, Layer, sign, with_scale
 from ovsw.nn.resnet import stage
 
@@ -28,19 +29,42 @@ class _ScaledSign(torch.autograd.Function):
         return grads[0], None, None
 
 
+class _Unscaled(torch.autograd.Function):
+    """The weight itself; its gradient, which has come through `scale * sign(weight)`, loses the scale again."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(scale)
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (scale,) = ctx.saved_tensors
+        return grads[0] / torch.where(scale == 0, 1.0, scale).view(-1, 1, 1, 1), None
+
+
 class ReActConv2d(BinaryConv2d):
     """The binary convolution of ReActNet: the scale is mean|weight|, activations are not divided by their deviation,
     and weights beyond -1..1 get no gradient. Bi-Real's is the same.
     """
-
-    native = False
 
     @torch.no_grad()
     def derived_scale(self) -> Tensor:
         """mean|w| of each output channel."""
         return self.weight.abs().mean(dim=(1, 2, 3))
 
+    def plan(self) -> native.Plan | None:
+        if not self.binary_weights:
+            return None
+        weight, scale = self.latent().clamp(-1, 1), self.scale()
+        if self.scaling_factor is None:
+            weight = _Unscaled.apply(weight, scale)  # type: ignore[no-untyped-call]
+        return native.Plan(weight, scale)
+
     def forward(self, x: Tensor) -> Tensor:
+        done = native.unit(self, x)
+        if done is not None:
+            return done
         weight = self.latent().clamp(-1, 1) if self.binary_weights else self.weight
         if not self.training or not self.binary_weights or self.scaling_factor is not None:
             return self.convolve(x, weight)
@@ -82,6 +106,11 @@ class ReActBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
+        if not native.watched(self.move0, self.move1, self.prelu, self.move2):
+            slopes = native.Slopes(self.prelu.weight, before=self.move1.bias, after=self.move2.bias)
+            done = native.unit(self.binary_conv, x, self.bn1, slopes, shortcut, self.move0.bias)
+            if done is not None:
+                return done
         y = self.bn1(self.binary_conv(self.move0(x))) + shortcut
         return self.move2(self.prelu(self.move1(y)))
 

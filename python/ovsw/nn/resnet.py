@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ovsw.nn.binary import BinaryConv2d, Layer, binary_unit, with_scale
+from ovsw.nn import native
+from ovsw.nn.binary import BinaryConv2d, Layer, binary_unit, norm_act, with_scale
 
 
 class TwoConvolutions(nn.Module):
@@ -70,10 +71,26 @@ class ChannelPad(nn.Module):
         return F.pad(x, (0, 0, 0, 0, self.channels, self.channels))
 
 
+class HalvingShortcut(nn.Sequential):
+    """Pixels averaged 2x2, or every second one taken, and channels padded with zeros; no parameters."""
+
+    def __init__(self, shrink: nn.Module, channels: int) -> None:
+        super().__init__(shrink, ChannelPad(channels))
+        self.channels, self.averages = channels, isinstance(shrink, nn.AvgPool2d)
+
+    def forward(self, x: Tensor) -> Tensor:
+        cout = x.shape[1] + 2 * self.channels
+        done = None if native.watched(self, *self) else native.shortcut(x, cout, self.averages)
+        return self[1](self[0](x)) if done is None else done  # type: ignore[no-any-return]
+
+
 def padded_shortcut(cin: int, cout: int, stride: int, shrink: type[nn.Module] | None = None) -> nn.Sequential:
     """Without parameters: 2x2 pixels averaged, or `shrink` in the place of that, and channels padded with zeros."""
-    parts = [] if stride == 1 else [nn.AvgPool2d(2, 2) if shrink is None else shrink()]
-    return nn.Sequential(*parts, ChannelPad((cout - cin) // 2)) if cin != cout else nn.Sequential()
+    if cin == cout:
+        return nn.Sequential()
+    if stride == 1:
+        return nn.Sequential(ChannelPad((cout - cin) // 2))
+    return HalvingShortcut(nn.AvgPool2d(2, 2) if shrink is None else shrink(), (cout - cin) // 2)
 
 
 class PaddingBlock(TwoShortcutBlock):
@@ -227,6 +244,6 @@ class CifarResNet20(nn.Module):
         self.linear = nn.Linear(64, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:  # (N, 3, 32, 32)
-        x = self.nonlinear(self.bn1(self.conv1(x)))  # (N, 16, 32, 32)
+        x = norm_act(self.bn1, self.nonlinear, self.conv1(x))  # (N, 16, 32, 32)
         x = self.layer3(self.layer2(self.layer1(x)))  # (N, 64, 8, 8)
         return self.linear(self.bn2(self.avgpool(x).flatten(1)))  # (N, classes)

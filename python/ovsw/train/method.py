@@ -18,7 +18,7 @@ from typing import Any, Union
 import torch
 from torch import Tensor, nn
 
-from ovsw.nn import BinaryLayer, binary_layers
+from ovsw.nn import BinaryLayer, binary_layers, native
 
 # Smallest norms that AGS divides by; in the released code, not in the paper.
 MIN_GRAD_NORM, MIN_WEIGHT_NORM = 1e-6, 1e-3
@@ -76,12 +76,26 @@ class OvSW:
     @torch.no_grad()
     def step(self) -> None:
         """Rewrites the gradients in place; weights without a gradient are left alone."""
-        if not self._weights:
+        if not self._weights or self._native_step():
             return
         if self.ags:
             self._scale_gradients()
         if self.sad:
             self._decay_silent()
+
+    def _native_step(self) -> bool:
+        """Both parts by the native kernels; False, with nothing changed, where they do not take the weights."""
+        if not self.sad:  # nothing to keep: rare, and torch is fast enough
+            return False
+        state = list(zip((signed() for signed in self._signed), self._rate, self._before, self._ever))
+        if not all(native.takes_step(weight, s) for weight, s in zip(self._weights, state)):
+            return False
+        settings = (self.ags, True, self.lam, self.gamma, self.sigma, self.momentum, MIN_GRAD_NORM, MIN_WEIGHT_NORM)
+        counts = [native.ovsw_step(settings, weight, s) for weight, s in zip(self._weights, state)]
+        ratios = [c[0] for c, weight in zip(counts, self._weights) if weight.grad is not None]
+        self.ratio = torch.tensor(ratios) if self.ags and ratios else None
+        self.silent, self.flips = (torch.tensor([float(c[i]) for c in counts]) for i in (1, 2))
+        return True
 
     def _scale_gradients(self) -> None:
         ratios = []

@@ -50,7 +50,8 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
         {"params": [p for p in parameters if p.ndim >= dims], "weight_decay": decay},
     ]
     if config.optimizer == "sgd":
-        return torch.optim.SGD(groups, config.lr, momentum=config.momentum)
+        fused = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parameters)  # one call for all of them
+        return torch.optim.SGD(groups, config.lr, momentum=config.momentum, fused=fused)
     if config.optimizer == "adam":
         return torch.optim.Adam(groups, config.lr)
     if config.optimizer == "lars":
