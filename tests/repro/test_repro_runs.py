@@ -18,6 +18,8 @@ import pytest
 import torch
 from PIL import Image
 
+from ovsw.nn import create
+from ovsw.repro import pool
 from ovsw.repro.cli import main
 from ovsw.repro.pool import How, Job, run_jobs
 from ovsw.repro.runs import locked, read_metrics
@@ -59,13 +61,27 @@ cpu = [
   { label = "OvSW", series = "OvSW" },
   { label = "too fast", series = "OvSW", set = ["train.lr=1e38"] },
 ]
+
+[experiments.taught]
+title = "A teacher, and two steps"
+about = "one epoch"
+comparable = "nothing"
+different = "everything"
+figures = ["dots"]
+unscaled = true
+one_seed = true
+set = ["data.held_out=16", "train.epochs=1", "train.batch=32", "train.warmup=0"]
+cpu = [
+  { label = "teacher", set = ["train.teacher=float_cResNet20", "train.teacher_views=2"] },
+  { label = "two steps", set = ["train.second_step=true"], first = ["network.binary_weights=false", "ovsw.ags=false"] },
+]
 """
 OVSW = "cresnet20-epochs2-batch32-warmup1-s46"
 
 
 def arguments(folder: Path, output: str) -> list[str]:
     where = ["--plan", str(folder / "plan.toml"), "--data", str(folder / "data"), "-o", str(folder / output)]
-    return [*where, "--jobs", "1", "--grid", "2", "--images", "8"]
+    return [*where, "--teacher", str(folder / "teacher.pth"), "--jobs", "1", "--grid", "2", "--images", "8"]
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +90,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repro")
     (folder / "plan.toml").write_text(PLAN)
     tiny_cifar(folder / "data", 16)
+    torch.save(create("float_cResNet20").state_dict(), folder / "teacher.pth")
     assert main(["all", *arguments(folder, "out")]) == 0
     return folder
 
@@ -84,14 +101,54 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_runs_leave_what_they_should(finished: Path) -> None:
-    runs = sorted(p.name for p in (finished / "out" / "runs").iterdir() if p.is_dir())
-    assert len(runs) == 5  # OvSW of seed 46 once
+    runs = sorted(p.parent.name for p in (finished / "out" / "runs").glob("*/config.json"))
+    assert len(runs) == 8  # OvSW of seed 46 once
     assert OVSW in runs
     for name in runs:
         config = json.loads((finished / "out" / "runs" / name / "config.json").read_text())
         assert config["recipe"]["train"]["batch"] == 32
         assert name.endswith(f"-s{config['seed']}")
         assert f"--seed {config['seed']}" in config["command"]
+
+
+def test_the_second_step_starts_from_the_first(finished: Path) -> None:
+    (first,) = (finished / "out" / "runs").glob("*-binary_weights-off-*")
+    (second,) = (finished / "out" / "runs").glob("*-second_step-on-*")
+    end, start = (
+        torch.load(run / name, weights_only=True)["state_dict"]["layer1.0.conv1.weight"]
+        for run, name in ((first, "last.pth"), (second, "initial.pth"))
+    )
+    assert torch.equal(end, start)
+    assert [row["row"] for row in rows(finished / "out" / "taught" / "table.csv")] == ["teacher", "two steps"]
+
+
+def test_runs_share_the_outputs_of_the_teacher(finished: Path) -> None:
+    (cache,) = (finished / "out" / "runs" / "teacher").iterdir()
+    assert np.load(cache).shape == (64, 2, 10)  # 80 training images, 16 of them held out
+
+
+def test_reports_come_as_soon_as_runs_are_done(finished: Path) -> None:
+    """The first table is there before the last run has ended, and a landscape, which computes, is made after it."""
+    (last,) = (finished / "out" / "runs").glob("*-second_step-on-*")
+    ended = (last / "last.pth").stat().st_mtime_ns
+    assert (finished / "out" / "sweep" / "table.md").stat().st_mtime_ns < ended
+    assert (finished / "out" / "rest" / "table.md").stat().st_mtime_ns > ended
+
+
+def test_a_table_that_cannot_be_written_ends_nothing(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = finished / "other" / "sweep"
+    folder.mkdir(parents=True)
+    (folder / "experiment.json").write_text('{"scale": "paper"}')
+    assert main(["all", *arguments(finished, "other"), "--runs", str(finished / "out" / "runs")]) == 1
+    assert "sweep: " in (error := capsys.readouterr().err)
+    assert "holds results of scale paper" in error
+    assert (finished / "other" / "taught" / "table.md").is_file()
+
+
+def test_a_limit_of_time(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", *arguments(finished, "short"), "--hours", "1e-9"]) == 0
+    assert "stopped after 1e-09 hours; the same command goes on" in capsys.readouterr().err
+    assert not list((finished / "short").rglob("*.pth"))
 
 
 def test_table_is_that_of_the_metrics(finished: Path) -> None:
@@ -203,16 +260,18 @@ def wait_for(what: str, condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to see the children")
-def test_kill_and_resume(finished: Path, tmp_path: Path) -> None:
-    """kill -9 ends the children too; the same command goes on, to the metrics of an unbroken run."""
-    shutil.copy(finished / "plan.toml", tmp_path)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 130)])
+def test_kill_and_resume(number: signal.Signals, code: int, finished: Path, tmp_path: Path) -> None:
+    """kill -9 and SIGTERM end the children too; the same command goes on, to the metrics of an unbroken run."""
+    for name in ("plan.toml", "teacher.pth"):
+        shutil.copy(finished / name, tmp_path)
     (tmp_path / "data").symlink_to(finished / "data")
     command = ["sweep", *arguments(tmp_path, "out"), "--seeds", "46"]
     process = subprocess.Popen([sys.executable, "-m", "ovsw.repro.cli", *command], stderr=subprocess.DEVNULL)
     vanilla = tmp_path / "out" / "runs" / f"{OVSW[:-4]}-ags-off-sad-off-s46"
     wait_for("the first epoch", lambda: read_metrics(vanilla) or process.poll() is not None)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.send_signal(number)
+    assert process.wait() == code
     wait_for("the end of the children", lambda: not children(tmp_path))
     for name in (vanilla.name, OVSW):  # the second run is taken from the fixture if it has not begun
         if not (tmp_path / "out" / "runs" / name).exists():
@@ -235,7 +294,8 @@ cpu = [{ label = "OvSW", set = ["data.kind=fashion-mnist"] }]
 """
     )
     (tmp_path / "plan.toml").write_text(other)
-    (tmp_path / "data").symlink_to(finished / "data")
+    for name in ("data", "teacher.pth"):
+        (tmp_path / name).symlink_to(finished / name)
     options = [*arguments(tmp_path, "out"), "--runs", str(finished / "out" / "runs")]
     assert main(["all", *options]) == 1
     assert "elsewhere was left out: " in capsys.readouterr().err
@@ -270,6 +330,27 @@ def test_a_failed_job_says_why(tmp_path: Path) -> None:
     assert reasons["bad"].startswith("ovsw-info: error: ")
     assert "x.bnn: no such file" in reasons["bad"]
     assert reasons["none"] == "ModuleNotFoundError: No module named 'ovsw.none'"
+
+
+def test_a_second_step_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others start before it."""
+    events: list[str] = []
+
+    class Child:
+        stdin = None
+
+        def __init__(self, job: Job, how: How) -> None:
+            self.looks = 2
+            events.append(f"start {job.name}")
+
+        def poll(self) -> int | None:
+            self.looks -= 1
+            return None if self.looks else 0
+
+    monkeypatch.setattr(pool, "_start", Child)
+    jobs = [Job("a", "", (), tmp_path), Job("b", "", (), tmp_path, after="a"), Job("c", "", (), tmp_path, after="x")]
+    run_jobs(jobs, How(jobs=2), lambda job, reason: events.append(f"end {job.name}"))
+    assert events == ["start a", "start c", "end a", "end c", "start b", "end b"]
 
 
 def test_table4_is_that_of_the_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

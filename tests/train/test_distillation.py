@@ -1,8 +1,12 @@
-"""Training with a teacher of ours, images held out, and flips that alternate."""
+"""Training with a teacher of ours, live or from a cache of its outputs; images held out, and flips that alternate."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +14,19 @@ import numpy as np
 import pytest
 import torch
 
+from ovsw.cli import UsageError
 from ovsw.datasets import DataError, MemorySet
 from ovsw.nn import create
-from ovsw.train import augment, trainer
+from ovsw.nn.float_resnet import FloatCifarResNet20
+from ovsw.train import augment, trainer, views
 from ovsw.train.cli import main
 from ovsw.train.distributed import World
 from ovsw.train.recipe import Recipe, load_recipe, set_values
+
+from support import HANGS
+from support.training import assert_same
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 SMALL = ["data.kind=synthetic", "train.epochs=1", "train.batch=64", "train.warmup=0", "train.lr=0.02"]
 
@@ -61,9 +72,13 @@ def test_settings_that_cannot_be() -> None:
     for setting, words in (
         ("train.distil=1.5", "train.distil is 1.5"),
         ("train.temperature=0", "train.temperature is 0"),
+        ("train.teacher_views=164", "train.teacher_views is 164, expected 0 to 162"),
+        ("train.teacher_views=15", "expected an even number: cifar-alternate mirrors half"),
+        ("data.augment=imagenet", "needs data.augment cifar or cifar-alternate, not 'imagenet'"),
+        ("train.teacher=", "train.teacher_views is 16, but train.teacher is empty"),
     ):
-        with pytest.raises(ValueError, match=words):
-            set_values(load_recipe("table1-cresnet20"), [setting])
+        with pytest.raises(UsageError, match=words):
+            set_values(load_recipe("zoo-cresnet20"), [setting])
 
 
 def numbered(count: int) -> MemorySet:
@@ -103,3 +118,135 @@ def test_flips_that_alternate() -> None:
     assert 8 < int(mirrored[0].sum()) < 32
     with pytest.raises(ValueError, match="has to be told which images are mirrored"):
         augment.apply(data.images, "cifar-alternate", (0,) * 3, (1,) * 3, torch.Generator(), 32)
+
+
+CACHED = ["data.kind=synthetic", "data.limit=96", "train.epochs=2", "train.batch=32", "train.teacher_views=6"]
+
+
+@pytest.fixture
+def teacher(tmp_path: Path) -> Path:
+    """Random weights, and batch norms that keep the outputs apart."""
+    torch.manual_seed(0)
+    torch.save(create("float_cResNet20").state_dict(), tmp_path / "teacher.pth")
+    return tmp_path / "teacher.pth"
+
+
+def cached(run: Path, teacher: Path, *settings: str) -> list[str]:
+    changes = [part for s in (*CACHED, *settings) for part in ("--set", s)]
+    return ["zoo-cresnet20", "-o", str(run), "--quiet", "--teacher", str(teacher), *changes]
+
+
+def started(folder: Path, teacher: Path, *settings: str) -> tuple[trainer.Run, MemorySet]:
+    """A run with its views, and its training images."""
+    recipe = load_recipe("zoo-cresnet20")
+    set_values(recipe, [*CACHED, *settings])
+    run = trainer.start(recipe, folder, 46, teacher=teacher)
+    images = trainer.open_data(recipe, None, "train")
+    assert isinstance(images, MemorySet)
+    run.views = trainer._views(run, images, folder, quiet=True)
+    return run, images
+
+
+@pytest.mark.parametrize(("bfloat16", "tolerance"), [(False, 1e-3), (True, 3e-2)])
+def test_cached_outputs_are_those_of_the_teacher(
+    bfloat16: bool, tolerance: float, tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the very images of the batches, up to the rounding."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bfloat16, raising=False)
+    run, images = started(tmp_path, teacher)
+    assert run.teacher is not None
+    for x, _, outputs in trainer._train_batches(run.recipe, images, 46, 0, World(), run.views):
+        with torch.no_grad():
+            live = run.teacher(x)
+        assert live.std(dim=0).min() > 1e-3
+        assert (outputs - live).abs().max() < tolerance * live.abs().max()
+
+
+def test_views_are_few_crops_and_flips_that_alternate(tmp_path: Path) -> None:
+    """Six views of each image, three of them mirrored; the parity of the epoch says which three it is drawn from."""
+    recipe = load_recipe("zoo-cresnet20")
+    set_values(recipe, [*CACHED, "train.batch=40"])
+    data = numbered(40)
+    data.images += torch.arange(32, dtype=torch.uint8)[:, None] * 2  # every crop is another picture
+    six = views.Views(views.choose_crops(40, 6), np.zeros((40, 6, 10), np.float16))
+    epochs = []
+    for epoch in range(24):
+        ((x, y, _),) = trainer._train_batches(recipe, data, 5, epoch, World(), six)
+        epochs.append(x[torch.argsort(y)])
+    again = next(trainer._train_batches(recipe, data, 5, 23, World(), six))
+    assert torch.equal(again[0][torch.argsort(again[1])], epochs[23])
+    for image in range(40):
+        mirrored = [bool(x[image, 0, 16, 12] > x[image, 0, 16, 20]) for x in epochs]
+        assert mirrored == [mirrored[0], not mirrored[0]] * 12
+        assert len({x[image].numpy().tobytes() for x in epochs}) in (5, 6)
+    assert 8 < sum(bool(x[0, 16, 12] > x[0, 16, 20]) for x in epochs[0]) < 32
+
+
+def test_a_run_with_cached_outputs_resumes_the_same(
+    tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run takes the first one's cache, is stopped after an epoch and goes on."""
+    shared = ["--teacher-cache", str(tmp_path / "cache")]
+    assert main([*cached(tmp_path / "whole", teacher), *shared]) == 0
+    (file,) = (tmp_path / "cache").iterdir()
+    assert (np.load(file).shape, np.load(file).dtype) == ((96, 6, 10), np.float16)
+    monkeypatch.setattr(views, "_make", None)
+    monkeypatch.setattr(FloatCifarResNet20, "forward", None)  # no longer needed
+    real = trainer._save
+    with monkeypatch.context() as patch:
+
+        def stop(run: trainer.Run, name: str, accuracies: dict[str, float]) -> None:
+            real(run, name, accuracies)
+            if name == "last.pth":
+                raise KeyboardInterrupt
+
+        patch.setattr(trainer, "_save", stop)
+        assert main([*cached(tmp_path / "broken", teacher), *shared]) == 130
+    assert main([*cached(tmp_path / "broken", teacher), *shared, "--resume"]) == 0
+    assert_same(tmp_path / "whole" / "last.pth", tmp_path / "broken" / "last.pth")
+
+
+def test_a_cache_that_was_killed_goes_on(tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a batch and a half: the batch is kept, the file is the same in the end. Other images have a file of their
+    own."""
+    started(tmp_path, teacher)
+    (file,) = tmp_path.glob("teacher-*.npy")
+    whole = file.read_bytes()
+    batch = 256 // 6 * 6 * 10 * 2
+    file.with_name(f"{file.name}.part").write_bytes(whole[: 128 + batch + batch // 2])
+    file.unlink()
+    computed = []
+    real = augment.normalise
+    monkeypatch.setattr(views.augment, "normalise", lambda x, *rest: (computed.append(len(x)), real(x, *rest))[1])
+    started(tmp_path, teacher)
+    assert sum(computed) == (96 - 256 // 6) * 6
+    assert file.read_bytes() == whole
+    assert [path.name for path in tmp_path.glob("teacher-*")] == [file.name]
+    started(tmp_path, teacher, "data.held_out=32")
+    assert len(list(tmp_path.glob("teacher-*"))) == 2
+
+
+def test_another_process_is_waited_for(tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one process has the lock, a second one waits; then it finds the file complete."""
+    started(tmp_path, teacher)
+    (file,) = tmp_path.glob("teacher-*.npy")
+    away = file.replace(tmp_path / "away.npy")
+    flock, waits = fcntl.flock, Event()
+    held = os.open(tmp_path, os.O_RDONLY)
+    flock(held, fcntl.LOCK_EX)
+    monkeypatch.setattr(views.fcntl, "flock", lambda *arguments: (waits.set(), flock(*arguments)))
+    monkeypatch.setattr(views, "_make", None)
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(started, tmp_path, teacher)
+        assert waits.wait(HANGS)
+        away.replace(file)
+        os.close(held)
+        assert second.result()[0].views is not None
+
+
+def test_a_damaged_cache_is_named(tmp_path: Path, teacher: Path) -> None:
+    started(tmp_path, teacher)
+    (file,) = tmp_path.glob("teacher-*.npy")
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=f"{file.name}: damaged .*; delete it"):
+        started(tmp_path, teacher)

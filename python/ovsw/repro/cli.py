@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
+import signal
 import sys
 import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ovsw.cli import UsageError, command, offer, whole
+from ovsw.cli import INTERRUPTED, UsageError, command, message, offer, whole
 from ovsw.files import made_folder, replace_file
 from ovsw.repro.plan import SCALES, Experiment, Plan, Run, load_plan
 from ovsw.repro.pool import How, Job, run_jobs
-from ovsw.repro.runs import Where, duration, locked, train
+from ovsw.repro.runs import Where, duration, finished, locked, train
+from ovsw.repro.status import status
 
 if TYPE_CHECKING:
     from ovsw.datasets import MemorySet
@@ -24,20 +30,25 @@ if TYPE_CHECKING:
 EPILOG = """
 -o DIR gets DIR/EXPERIMENT with table.md, table.csv, pictures and the light parts of the runs (config.json,
 metrics.csv, counts), and DIR/runs with the runs themselves, checkpoints included; experiments share runs with equal
-settings. Kill it at any time: the same command goes on. DIR/EXPERIMENT can be kept without DIR/runs: --redraw makes
-the tables and pictures again from it.
+settings. DIR/EXPERIMENT can be kept without DIR/runs: --redraw makes the tables and pictures again from it.
+
+"all" is a queue: it trains the runs of all experiments in the plan's order, keeps every core busy, and reports each
+experiment as soon as its runs are done. Stop it at any time (Ctrl-C, SIGTERM, kill -9, power): at most the epochs under
+way are lost, and the same command goes on to the same results. --status shows how far it is, also while it runs.
 """
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    about = "table1 .. figure26, appendix-a, chaos, or all"
+    about = "table1 .. figure26, appendix-a, chaos, pilots, zoo, or all"
     experiment = p.add_argument("experiment", metavar="EXPERIMENT", nargs="?", help=about)
     offer(experiment, lambda: [*load_plan("cpu").experiments, "all"])
     p.add_argument("--list", action="store_true", help="show the experiments, what they cost and what is comparable")
+    p.add_argument("--status", action="store_true", help="show what is done, and how long the rest will take")
     p.add_argument("--redraw", metavar="DIR", help="only draw again what DIR/EXPERIMENT, or a copy of it, holds")
     what = p.add_argument_group("what is run")
     what.add_argument("--scale", choices=SCALES, default="cpu", help="cpu: small runs (default); paper: its own")
     what.add_argument("--data", metavar="DIR", help="where the data set lies")
+    what.add_argument("--teacher", metavar="FILE", help="weights of the network that pilots and zoo distil from")
     what.add_argument("--seeds", metavar="N", type=int, nargs="+", help="default: the plan's")
     what.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], help="for every run; what a row sets itself stays"
@@ -49,6 +60,7 @@ def options(p: argparse.ArgumentParser) -> None:
     how.add_argument("--runs", metavar="DIR", help="folder for the runs (default: DIR/runs)")
     how.add_argument("--jobs", metavar="N", type=whole(1), help="runs at a time (default: one per core; one on a GPU)")
     how.add_argument("--nice", metavar="N", type=whole(0, 19), default=0, help="niceness of the runs, 0 to 19")
+    how.add_argument("--hours", metavar="H", type=float, default=math.inf, help="stop after so many hours")
     how.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     how.add_argument("--amp", action="store_true", help="mixed precision, on a GPU only")
     more = p.add_argument_group("for single experiments")
@@ -66,7 +78,7 @@ def options(p: argparse.ArgumentParser) -> None:
     "Reproduce the tables and figures of the OvSW paper.",
     options,
     EPILOG,
-    ("--list", "table3 --data DIR -o repro", "--redraw repro/table3"),
+    ("--list", "table3 --data DIR -o repro", "--status -o repro", "--redraw repro/table3"),
 )
 def main(args: argparse.Namespace) -> int:
     _check(args)
@@ -77,27 +89,52 @@ def main(args: argparse.Namespace) -> int:
     if args.list:
         print(_listing(plan, jobs))
         return 0
-    if not args.experiment:
+    output = Path(args.output or f"repro-{args.scale}")
+    where = Where(
+        Path(args.runs) if args.runs else output / "runs",
+        Path(args.data) if args.data else None,
+        args.device,
+        args.amp,
+        Path(args.teacher) if args.teacher else None,
+    )
+    every = args.experiment == "all" or (args.status and not args.experiment)
+    if not args.experiment and not every:
         raise UsageError("an EXPERIMENT is needed; --list shows them")
-    chosen = list(plan.experiments.values()) if args.experiment == "all" else [plan.find(args.experiment)]
+    chosen = list(plan.experiments.values()) if every else [plan.find(args.experiment)]
+    if args.status:
+        print(status(plan, chosen, where, jobs))
+        return 0
     if len(chosen) == 1 and chosen[0].nothing:
         raise ValueError(f"{chosen[0].name}: {chosen[0].nothing}")
-    output = Path(args.output or f"repro-{args.scale}")
-    runs = Path(args.runs) if args.runs else output / "runs"
-    where = Where(runs, Path(args.data) if args.data else None, args.device, args.amp)
-    work = _Work(args, output, where, How(jobs, args.nice, None if args.device.startswith("cuda") else 1))
-    unready = _without_data({e.name: work.needed(e) for e in chosen}, where)
+    threads = None if args.device.startswith("cuda") else 1
+    work = _Work(args, output, where, How(jobs, args.nice, threads, time.monotonic() + 3600 * args.hours))
+    unready = _unready({e.name: work.needed(e) for e in chosen}, where)
     cost = plan.minutes(chosen, jobs)
     about = "" if cost is None or args.set else f", about {duration(60 * cost)} if nothing is done yet"
-    print(f"{', '.join(e.name for e in chosen)}: results in {output}, runs in {runs}{about}", file=sys.stderr)
-    problems = [f"{name} was left out: {why}" for name, why in unready.items()]
-    with made_folder(output), made_folder(runs), locked(runs):
-        for experiment in (e for e in chosen if e.name not in unready):
-            problems += work.do(experiment)
+    print(f"{', '.join(e.name for e in chosen)}: results in {output}, runs in {where.folder}{about}", file=sys.stderr)
+    problems = [f"{name} was left out: {message(why)}" for name, why in unready.items()]
+    try:
+        with _interrupted_by_sigterm(), made_folder(output), made_folder(where.folder), locked(where.folder):
+            problems += work.do([e for e in chosen if e.name not in unready])
+    except KeyboardInterrupt:
+        print(f"{args.prog}: stopped; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise RuntimeError(f"{problems[0]}{more}; the same command tries again")
+    if work.how.over:
+        print(f"{args.prog}: stopped after {args.hours:g} hours; the same command goes on", file=sys.stderr)
     return 0
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM does what Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Work:
@@ -111,14 +148,39 @@ class _Work:
         given = experiment.name == "chaos" and self.args.model
         return [] if experiment.nothing or given else experiment.runs()
 
-    def do(self, experiment: Experiment) -> list[str]:
-        """Runs an experiment and reports it. Returns what went wrong."""
+    def do(self, experiments: list[Experiment]) -> list[str]:
+        """Trains what these experiments need, in their order, and reports each when its runs are done. Returns what
+        went wrong.
+
+        Experiments that compute more than tables and pictures come after all training.
+        """
+        waiting, problems = list(experiments), list[str]()
+        late = {e.name for e in experiments if e.name in ("table4", "chaos") or "landscape" in e.figures}
+
+        def report(failures: dict[str, str], last: bool = False) -> None:
+            for experiment in [e for e in waiting if last or e.name not in late]:
+                if all(run.slug in failures or finished(self.where.of(run), run) for run in self.needed(experiment)):
+                    waiting.remove(experiment)
+                    try:
+                        problems.extend(self._finish(experiment, failures))
+                    except UsageError:
+                        raise
+                    except (ValueError, OSError) as e:  # a table that cannot be written must not end the training
+                        problems.append(f"{experiment.name}: {message(e)}")
+
+        failures = train([run for e in experiments for run in self.needed(e)], self.where, self.how, report)
+        report(failures)
+        if not self.how.over:
+            report(failures, last=True)
+        return problems
+
+    def _finish(self, experiment: Experiment, failures: dict[str, str]) -> list[str]:
+        """Reports an experiment whose runs are done. Returns what went wrong."""
         if experiment.nothing:
             print(f"\n{experiment.title}\n{experiment.name}: {experiment.nothing}")
             return []
-        runs = self.needed(experiment)
-        failures = train(runs, self.where, self.how)
-        folder = self.output / experiment.name
+        runs, folder = self.needed(experiment), self.output / experiment.name
+        failures = {run.slug: failures[run.slug] for run in runs if run.slug in failures}
         if experiment.name == "table4":
             return _table4(folder, self.args.bench)
         if experiment.name == "chaos":
@@ -254,8 +316,7 @@ def _listing(plan: Plan, jobs: int) -> str:
         parts.append("\n".join([f"{e.name}: {e.title}", *wrapped]))
     cost = plan.minutes(list(plan.experiments.values()), jobs)
     total = "" if cost is None else f", about {duration(60 * cost)} with {jobs} at a time"
-    about = next(iter(plan.experiments.values())).about
-    parts.append(f"all: everything above, runs that experiments share once{total}\n  scale {plan.scale}: {about}")
+    parts.append(f"all: everything above, runs that experiments share once{total}\n  scale {plan.scale}: {plan.about}")
     return "\n\n".join(parts)
 
 
@@ -271,42 +332,47 @@ def _cost(plan: Plan, experiment: Experiment, before: list[Experiment], jobs: in
 
 
 def _check(args: argparse.Namespace) -> None:
-    missing = [name for name in args.model if not Path(name).exists()]
+    missing = [name for name in (*args.model, *filter(None, [args.teacher])) if not Path(name).exists()]
     if missing:
         raise FileNotFoundError(f"{missing[0]}: no such file or folder")
     if args.amp and not args.device.startswith("cuda"):
         raise UsageError("--amp needs a GPU")
+    if not args.hours > 0:
+        raise UsageError(f"--hours is {args.hours:g}, expected more than 0")
 
 
-def _without_data(needed: dict[str, list[Run]], where: Where) -> dict[str, str]:
-    """Experiments whose data set is not there, with the reason, found before a dozen children stumble over it.
+def _unready(needed: dict[str, list[Run]], where: Where) -> dict[str, ValueError]:
+    """Experiments whose data set or teacher is not there, with the reason, found before a dozen children stumble over
+    it.
 
-    Raises ValueError if that is so for all that train.
+    Raises it if that is so for all that train.
     """
-    found: dict[str, str] = {}
-    opened: dict[tuple[str, str], str] = {}
+    found: dict[str, ValueError] = {}
+    faults: dict[tuple[str, ...], ValueError | None] = {}
     for name, runs in needed.items():
         for recipe in (run.recipe for run in runs):
-            key = (recipe.data.kind, recipe.network.name)
-            if key not in opened:
-                opened[key] = _fault(recipe, where.data)
-            if opened[key]:
-                found[name] = opened[key]
+            key = (recipe.data.kind, recipe.network.name, recipe.train.teacher)
+            if key not in faults:
+                faults[key] = _fault(recipe, where)
+            if (fault := faults[key]) is not None:
+                found[name] = fault
     if found and all(name in found for name, runs in needed.items() if runs):
-        raise (ValueError if where.data else UsageError)(next(iter(found.values())))
+        raise next(iter(found.values()))
     return found
 
 
-def _fault(recipe: Recipe, data: Path | None) -> str:
+def _fault(recipe: Recipe, where: Where) -> ValueError | None:
     from ovsw.train.trainer import open_data
 
-    if data is None and recipe.data.kind != "synthetic":
-        return f"--data DIR is needed: the runs train on {recipe.data.kind}"
+    if where.data is None and recipe.data.kind != "synthetic":
+        return UsageError(f"--data DIR is needed: the runs train on {recipe.data.kind}")
+    if where.teacher is None and recipe.train.teacher:
+        return UsageError(f"--teacher FILE is needed: the weights of {recipe.train.teacher}, which runs distil from")
     try:
-        open_data(recipe, data, "test")
+        open_data(recipe, where.data, "test")
     except ValueError as e:
-        return str(e)
-    return ""
+        return e
+    return None
 
 
 def _cores() -> int:

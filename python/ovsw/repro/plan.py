@@ -7,9 +7,11 @@ that experiments that come to the same settings share it.
 from __future__ import annotations
 
 import difflib
+import heapq
 import re
 import sys
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,17 +28,19 @@ PLAN = Path(__file__).parent / "plan.toml"
 SCALES = ("cpu", "paper")
 SECTIONS = ("network", "data", "train", "ovsw")
 _BY_SCALE = ("comparable", "different", "layers", "nothing")
+_READ_HERE = ("about", "also", "one_seed", "seeds", "set", "unscaled")
 IGNORED = {("data", "workers"), ("train", "seeds")}  # change nothing in a run
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training: `recipe` is what `ovsw-train NAME --set ...` will use."""
+    """One training: `recipe` is what `ovsw-train NAME --set ...` will use. It starts from the weights of `first`."""
 
     name: str
     settings: tuple[str, ...]
     seed: int
     recipe: Recipe = field(compare=False)
+    first: Run | None = None
 
     @property
     def slug(self) -> str:
@@ -46,7 +50,8 @@ class Run:
             for section, key, value in flat(self.recipe)
             if value != usual[section][key] and (section, key) not in IGNORED | {("network", "name")}
         ]
-        return "-".join([network(self.recipe.network.name).short, *changed, f"s{self.seed}"])
+        start = [] if self.first is None else [f"from_{zlib.crc32(self.first.slug.encode()):08x}"]
+        return "-".join([network(self.recipe.network.name).short, *changed, *start, f"s{self.seed}"])
 
     @property
     def epochs(self) -> int:
@@ -69,9 +74,19 @@ class Point:
     recipe: Recipe = field(compare=False)
     paper: str = ""
     never: tuple[float, ...] = ()
+    first: Point | None = None
 
     def runs(self, seeds: Sequence[int]) -> list[Run]:
-        return [Run(self.name, self.settings, seed, self.recipe) for seed in seeds]
+        """One per seed, without those that they start from."""
+        firsts = [None] * len(seeds) if self.first is None else self.first.runs(seeds)
+        return [Run(self.name, self.settings, seed, self.recipe, first) for seed, first in zip(seeds, firsts)]
+
+    @property
+    def command(self) -> str:
+        """The command of its runs, without folders and seed."""
+        teacher = ["--teacher FILE"] if self.recipe.train.teacher else []
+        start = [] if self.first is None else [f"--init FILE (of: {self.first.command})"]
+        return " ".join(["ovsw-train", self.name, *(f"--set {s}" for s in self.settings), *teacher, *start])
 
 
 @dataclass
@@ -97,7 +112,8 @@ class Experiment:
 
     def runs(self) -> list[Run]:
         """All runs, seed by seed, so that what is there when it is stopped can be compared."""
-        return [run for seed in self.seeds for point in self.points for run in point.runs([seed])]
+        found = (run for seed in self.seeds for point in self.points for run in point.runs([seed]))
+        return [each for run in found for each in (run.first, run) if each is not None]
 
 
 @dataclass
@@ -105,9 +121,11 @@ class Plan:
     """All experiments of a plan file at one scale; `names` maps every name that a user may give."""
 
     scale: str
+    about: str
     experiments: dict[str, Experiment]
     names: dict[str, str]
-    seconds_per_epoch: float | None  # on one core; None: not known
+    images: int = 0  # per epoch
+    rates: Mapping[str, float] = field(default_factory=dict)  # images per second on one core, by network
 
     def find(self, name: str) -> Experiment:
         if name not in self.names:
@@ -117,13 +135,27 @@ class Plan:
             raise ValueError(f"no experiment '{name}', {hint} --list shows them all")
         return self.experiments[self.names[name]]
 
+    def epoch_seconds(self, run: Run) -> float | None:
+        """What an epoch of a run takes one core, as the plan has it; None if that is not known."""
+        rate = self.rates.get(run.recipe.network.name)
+        return None if rate is None else (self.images - run.recipe.data.held_out) / rate
+
     def minutes(self, experiments: Sequence[Experiment], jobs: int) -> float | None:
-        """What they take together; runs that they share count once."""
+        """What they take together; runs that they share count once. None if that is not known."""
         runs = {run.slug: run for e in experiments for run in e.runs()}
-        if self.seconds_per_epoch is None:
+        seconds = [(run.epochs, self.epoch_seconds(run)) for run in runs.values()]
+        training = [epochs * each for epochs, each in seconds if each is not None]
+        if len(training) < len(runs):
             return None
-        training = sum(run.epochs for run in runs.values()) * self.seconds_per_epoch / 60 / jobs
-        return training + sum(e.minutes for e in experiments)
+        return makespan(training, jobs) / 60 + sum(e.minutes for e in experiments)
+
+
+def makespan(durations: Iterable[float], jobs: int) -> float:
+    """How long runs take together if each starts, in this order, as soon as one of so many places is free."""
+    free_at = [0.0] * jobs
+    for duration in durations:
+        heapq.heapreplace(free_at, free_at[0] + duration)
+    return max(free_at)
 
 
 def load_plan(
@@ -151,8 +183,7 @@ def load_plan(
         raise ValueError(f"{path}: lacks {e} for scale {scale}") from None
     names = {name: name for name in experiments}
     names |= {other: name for name, table in content["experiments"].items() for other in table.get("also", [])}
-    rate = about.get("images_per_second")
-    return Plan(scale, experiments, names, about["images"] / rate if rate else None)
+    return Plan(scale, about["about"], experiments, names, about.get("images", 0), about.get("images_per_second", {}))
 
 
 def _experiment(
@@ -164,19 +195,23 @@ def _experiment(
     settings: Sequence[str],
     full: bool,
 ) -> Experiment:
-    points = [_point(entry, about, settings) for entry in table.get(scale, ()) if full or not entry.get("full", False)]
-    chosen = seeds or about.get("seeds") or (points[0].recipe.train.seeds if points else [])
+    common = [*(() if table.get("unscaled") else about.get("set", ())), *table.get("set", ()), *settings]
+    entries = [entry for entry in table.get(scale, ()) if full or not entry.get("full", False)]
+    points = [_point(entry, about, common) for entry in entries]
+    one = table.get("one_seed", False)
+    usual = table.get("seeds") or about.get("seeds") or (points[0].recipe.train.seeds if points else [])
+    alone = one.get(scale, False) if isinstance(one, dict) else one
     return Experiment(
         name,
         comparable=_text(table["comparable"], about, "comparable", scale),
         different=_text(table["different"], about, "different", scale),
         scale=scale,
-        about="; changed: ".join([about["about"], *([", ".join(settings)] if settings else [])]),
+        about="; changed: ".join([table.get("about", about["about"]), *([", ".join(settings)] if settings else [])]),
         points=points,
-        seeds=list(dict.fromkeys(chosen[:1] if table.get("one_seed") else chosen)),
+        seeds=list(dict.fromkeys(seeds or (usual[:1] if alone else usual))),
         layers=table.get("layers", {}).get(scale, []),
         nothing=table.get("nothing", {}).get(scale, "") or _clash(table, scale, settings),
-        **{key: value for key, value in table.items() if key not in (*_BY_SCALE, "also", "one_seed", *SCALES)},
+        **{key: value for key, value in table.items() if key not in (*_BY_SCALE, *_READ_HERE, *SCALES)},
     )
 
 
@@ -193,12 +228,12 @@ def _clash(table: dict[str, Any], scale: str, settings: Sequence[str]) -> str:
     return f"--set {changed[0]} would change what it sweeps" if fixed and changed else ""
 
 
-def _point(entry: dict[str, Any], about: dict[str, Any], settings: Sequence[str]) -> Point:
-    name = entry.get("recipe") or about["recipe"]
-    chosen = _last_of_each([*about.get("set", ()), *settings, *entry.get("set", ())])
+def _point(entry: dict[str, Any], about: dict[str, Any], common: Sequence[str]) -> Point:
+    name, label = entry.get("recipe") or about["recipe"], entry["label"]
+    chosen = _last_of_each([*common, *entry.get("set", ())])
     recipe = load_recipe(name)
     set_values(recipe, chosen)
-    label = entry["label"]
+    before = {"label": f"{label}, first step", "recipe": name, "set": entry.get("first")}
     return Point(
         label,
         entry.get("series", label),
@@ -207,6 +242,7 @@ def _point(entry: dict[str, Any], about: dict[str, Any], settings: Sequence[str]
         recipe,
         entry.get("paper", ""),
         tuple(entry.get("never", ())),
+        _point(before, about, common) if "first" in entry else None,
     )
 
 

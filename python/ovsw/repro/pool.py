@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -15,31 +16,43 @@ from typing import IO
 
 @dataclass(frozen=True)
 class Job:
-    """A command of ours: `module`.main(`arguments`), with a log file. `poll` is called while it runs and at its end."""
+    """A command of ours: `module`.main(`arguments`), with a log file. `poll` is called while it runs and at its end.
+
+    It starts after the job named `after` has ended, if that is run, too.
+    """
 
     name: str
     module: str
     arguments: tuple[str, ...]
     log: Path
     poll: Callable[[], None] = lambda: None
+    after: str = ""
 
 
 @dataclass(frozen=True)
 class How:
-    """`threads` is what each child may use, None leaves that to torch."""
+    """`threads` is what each child may use, None leaves that to torch; `until` is a time of `time.monotonic`."""
 
     jobs: int = 1
     niceness: int = 0
     threads: int | None = 1
+    until: float = math.inf
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self.until
 
 
 def run_jobs(jobs: Sequence[Job], how: How, done: Callable[[Job, str], None]) -> None:
-    """Runs all jobs; `done` gets each with "" or the reason why it failed. Ctrl-C ends the children too."""
+    """Runs all jobs; `done` gets each with "" or the reason why it failed. Ctrl-C or the end of the time that there is
+    ends the children, too.
+    """
     waiting, active = list(jobs), dict[Job, subprocess.Popen[bytes]]()
     try:
-        while waiting or active:
-            while waiting and len(active) < how.jobs:
-                job = waiting.pop(0)
+        while (waiting or active) and not how.over:
+            ahead = {job.name for job in (*waiting, *active)}
+            for job in [job for job in waiting if job.after not in ahead][: how.jobs - len(active)]:
+                waiting.remove(job)
                 active[job] = _start(job, how)
             time.sleep(0.2)
             for job, child in list(active.items()):

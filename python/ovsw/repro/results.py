@@ -122,10 +122,9 @@ def collect(experiment: Experiment, where: Where, folder: Path, failures: dict[s
                 _keep_flips(source, target, experiment.layers, bins)
             if "landscape" in experiment.figures and (source / "landscape.csv").is_file():
                 replace_file(target / "landscape.csv", (source / "landscape.csv").read_bytes())
-        command = " ".join(["ovsw-train", point.name, *(f"--set {s}" for s in point.settings)])
         x = float(value_of(point.recipe, experiment.x)) if experiment.x else None
         kept = {"label": point.label, "series": point.series, "x": x, "epochs": point.recipe.train.epochs}
-        more = {"paper": point.paper, "never": list(point.never), "command": command}
+        more = {"paper": point.paper, "never": list(point.never), "command": point.command}
         points.append({**kept, **more, "runs": [run.slug for run in runs]})
     known = {run.slug for run in experiment.runs()}
     facts = {k: v for k, v in dataclasses.asdict(experiment).items() if k not in ("points", "nothing", "minutes")}

@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,12 +27,13 @@ DIVERGED = re.compile(r"the loss is \S+ in epoch \d+")
 
 @dataclass(frozen=True)
 class Where:
-    """Folder of all runs, data set, and the device that ovsw-train is given."""
+    """Folder of all runs, data set, the device that ovsw-train is given, and a teacher for the runs that have one."""
 
     folder: Path
     data: Path | None = None
     device: str = "cpu"
     amp: bool = False
+    teacher: Path | None = None
 
     def of(self, run: Run) -> Path:
         return self.folder / run.slug
@@ -61,6 +62,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not the config of a run ({e})") from None
 
 
+def epochs_done(folder: Path, run: Run) -> int:
+    """Epochs that need no more training; of a run that has diverged that is all of them."""
+    return run.epochs if (folder / "diverged.txt").is_file() else len(read_metrics(folder))
+
+
 def finished(folder: Path, run: Run) -> bool:
     """Whether there is nothing left to train; raises ValueError if the folder holds another run."""
     if not (folder / "config.json").is_file():
@@ -68,11 +74,16 @@ def finished(folder: Path, run: Run) -> bool:
     config = read_config(folder)
     if config["seed"] != run.seed or not same_run(config["recipe"], run.recipe):
         raise ValueError(f"{folder}: holds a run of another recipe or seed; remove it or choose another -o")
-    return (folder / "diverged.txt").is_file() or len(read_metrics(folder)) >= run.epochs
+    return epochs_done(folder, run) >= run.epochs
 
 
-def train(runs: Sequence[Run], where: Where, how: How) -> dict[str, str]:
-    """Trains what is left of these runs. Returns the reasons of those that failed, by slug."""
+def train(
+    runs: Sequence[Run], where: Where, how: How, ended: Callable[[dict[str, str]], None] = lambda failures: None
+) -> dict[str, str]:
+    """Trains what is left of these runs, in this order. Returns the reasons of those that failed, by slug.
+
+    `ended` is called after each run with the failures so far.
+    """
     distinct = list({run.slug: run for run in runs}.values())
     open_runs = [run for run in distinct if not finished(where.of(run), run)]
     if not open_runs:
@@ -90,6 +101,7 @@ def train(runs: Sequence[Run], where: Where, how: How) -> dict[str, str]:
         elif reason:
             failures[run.slug] = reason
             progress.say(f"{run.slug}: failed: {reason}")
+        ended(failures)
 
     run_jobs([_job(run, where, progress) for run in open_runs], how, done)
     return failures
@@ -106,7 +118,12 @@ def _job(run: Run, where: Where, progress: _Progress) -> Job:
     data = () if where.data is None else ("--data", str(where.data))
     device = ("--device", where.device, *(("--amp",) if where.amp else ()))
     arguments = (*run.arguments, *data, "-o", str(folder), "--resume", "--quiet", *device)
-    return Job(run.slug, "ovsw.train.cli", arguments, folder / "train.log", lambda: progress.look(run))
+    if run.recipe.train.teacher:
+        arguments += ("--teacher", str(where.teacher), "--teacher-cache", str(where.folder / "teacher"))
+    if run.first is not None:
+        arguments += ("--init", str(where.of(run.first) / "last.pth"))
+    first = run.first.slug if run.first is not None else ""
+    return Job(run.slug, "ovsw.train.cli", arguments, folder / "train.log", lambda: progress.look(run), first)
 
 
 @dataclass

@@ -19,18 +19,23 @@ EIGENVECTORS = ((0.4009, 0.7192, -0.5675), (-0.8140, -0.0045, -0.5808), (0.4203,
 
 def random_crop(images: Tensor, padding: int, generator: Generator) -> Tensor:
     """Each image padded with zeros and cut back to its size at a random place."""
-    n, c, h, w = images.shape
-    padded = F.pad(images, (padding,) * 4)
-    shifts = torch.randint(2 * padding + 1, (2, n), generator=generator)
-    rows = shifts[0, :, None, None, None] + torch.arange(h)[:, None]
-    columns = shifts[1, :, None, None, None] + torch.arange(w)
-    sample, channel = torch.arange(n)[:, None, None, None], torch.arange(c)[:, None, None]
-    return padded[sample, channel, rows, columns]
+    return crop(images, padding, torch.randint(2 * padding + 1, (2, len(images)), generator=generator))
+
+
+def crop(images: Tensor, padding: int, shifts: Tensor) -> Tensor:
+    """Each image padded with zeros and cut back to its size at the row `shifts[0]` and the column `shifts[1]`."""
+    n, _, h, w = images.shape
+    places = F.pad(images, (padding,) * 4).unfold(2, h, 1).unfold(3, w, 1)  # (n, c, rows, columns, h, w), a view
+    return places[torch.arange(n), :, shifts[0], shifts[1]]
 
 
 def random_flip(images: Tensor, generator: Generator) -> Tensor:
     """Each image mirrored with probability one half."""
-    mirrored = torch.rand(len(images), generator=generator) < 0.5
+    return mirror(images, torch.rand(len(images), generator=generator) < 0.5)
+
+
+def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
+    """Those images mirrored of which `mirrored` says so."""
     return torch.where(mirrored[:, None, None, None], images.flip(3), images)
 
 
@@ -87,7 +92,7 @@ def apply(
         if mirrored is None:
             raise ValueError("the augmentation 'cifar-alternate' has to be told which images are mirrored")
         images = random_crop(images, 4, generator)
-        return normalise(torch.where(mirrored[:, None, None, None], images.flip(3), images), mean, std)
+        return normalise(mirror(images, mirrored), mean, std)
     if policy == "imagenet":
         if images.shape[2:] != (size, size):
             images = random_resized_crop(images, size, crop, generator)

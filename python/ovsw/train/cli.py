@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ovsw.cli import INTERRUPTED, UsageError, command, offer
 from ovsw.files import made_folder
 from ovsw.progress import Progress
 from ovsw.text import table
 from ovsw.train.recipe import load_recipe, recipes, set_values
+
+if TYPE_CHECKING:
+    from ovsw.train.trainer import Run
 
 
 def options(p: argparse.ArgumentParser) -> None:
@@ -23,6 +27,8 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--seed", metavar="N", type=int, help="default: the recipe's first")
     p.add_argument("--init", metavar="FILE", help="checkpoint to start from, as the second of two steps does")
     p.add_argument("--teacher", metavar="FILE", help="weights of the float network that the recipe distils from")
+    about = "folder for the teacher's outputs on train.teacher_views, to be shared by runs (default: RUN)"
+    p.add_argument("--teacher-cache", metavar="DIR", help=about)
     p.add_argument("--resume", action="store_true", help="go on with the run in RUN, if there is one")
     p.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     p.add_argument("--amp", action="store_true", help="mixed precision, on a GPU only")
@@ -59,18 +65,31 @@ def main(args: argparse.Namespace) -> int:
 
     native.keep_memory()
     seed = recipe.train.seeds[0] if args.seed is None else args.seed
-    teacher, init = (Path(name) if name else None for name in (args.teacher, args.init))
+    given = (args.teacher, args.init, args.data, args.teacher_cache)
+    teacher, init, data, cache = (Path(name) if name else None for name in given)
     with made_folder(folder):
         run = trainer.start(recipe, folder, seed, args.device, args.amp, teacher, init)
         if args.resume:
             trainer.resume(run)
+        if not args.quiet:
+            _say_what_is_slow(run)
         try:
-            trainer.train(run, Path(args.data) if args.data else None, args.quiet)
+            trainer.train(run, data, args.quiet, cache)
         except KeyboardInterrupt:
             print(f"{args.prog}: stopped after epoch {run.epoch}; --resume goes on from there", file=sys.stderr)
             return INTERRUPTED
     print(f"best test accuracy {run.best:.2f} % in {run.epoch} epochs: {folder / 'model_best.pth'}")
     return 0
+
+
+def _say_what_is_slow(run: Run) -> None:
+    """One line on stderr if binary layers train with torch's operators on a CPU."""
+    from ovsw.nn import binary_layers, native
+
+    layers = binary_layers(run.model).values()
+    slow = sum(not native.has_kernels(layer) for layer in layers)
+    if slow and run.device.type == "cpu":
+        print(f"{slow} of {len(layers)} binary layers have no training kernels and use torch's", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ class TrainConfig:
     temperature: float = (
         1.0  # both outputs are divided by this before they are compared, and the loss is multiplied by it
     )
+    teacher_views: int = 0  # views of each image, on which the teacher runs once; 0: it runs in every step
     second_step: bool = False  # starts from the weights of a first step
     sync_bn: bool = False  # with several processes: batch norm over the whole batch
     channels_last: bool = False  # maps with channels innermost: for GPUs
@@ -166,6 +167,21 @@ def _check(recipe: Recipe) -> None:
         raise ValueError(f"train.distil is {recipe.train.distil:g}, expected 0 to 1")
     if not 0 < recipe.train.temperature < math.inf:
         raise ValueError(f"train.temperature is {recipe.train.temperature:g}, expected more than 0")
+    _check_views(recipe.train, recipe.data.augment)
+
+
+def _check_views(train: TrainConfig, augment: str) -> None:
+    views = train.teacher_views
+    if not 0 <= views <= 162:
+        raise ValueError(f"train.teacher_views is {views}, expected 0 to 162: 81 crops, each of them mirrored or not")
+    if views and not train.teacher:
+        raise ValueError(f"train.teacher_views is {views}, but train.teacher is empty")
+    if views and augment not in ("cifar", "cifar-alternate"):
+        raise ValueError(f"train.teacher_views needs data.augment cifar or cifar-alternate, not '{augment}'")
+    if views % 2 and augment == "cifar-alternate":
+        raise ValueError(
+            f"train.teacher_views is {views}, expected an even number: cifar-alternate mirrors half of them"
+        )
 
 
 def as_dict(recipe: Recipe) -> dict[str, Any]:

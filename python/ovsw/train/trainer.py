@@ -41,6 +41,7 @@ from ovsw.train.distributed import World, join_world, sync_batch_norms
 from ovsw.train.method import OvSW
 from ovsw.train.optim import learning_rate, make_optimizer
 from ovsw.train.recipe import Recipe, TrainConfig, as_dict
+from ovsw.train.views import Views, open_views
 
 METRICS = (
     *("epoch", "lr", "loss", "train_acc1", "test_acc1", "test_acc5"),
@@ -65,6 +66,7 @@ class Run:
     file: Deployed | None = None  # the model as its exported file computes, if the last epochs are to
     teacher: nn.Module | None = None
     teacher_crc: int = 0
+    views: Views | None = None  # with the teacher's outputs, if those are not computed anew in every step
     world: World = field(default_factory=World)
     epoch: int = 0
     best: float = 0.0
@@ -223,14 +225,17 @@ def input_of(recipe: Recipe) -> InputSpec:
     return replace(spec, mean=mean, std=std)
 
 
-def train(run: Run, data: Path | None, quiet: bool = False) -> None:
+def train(run: Run, data: Path | None, quiet: bool = False, teacher_cache: Path | None = None) -> None:
     """Runs the epochs that are left; `initial.pth` keeps the weights from before the first.
 
+    `teacher_cache` is a folder for the teacher's outputs on `train.teacher_views`; by default the run's own.
     Ctrl-C loses the epoch under way like any other end; what was finished is saved already.
     """
     recipe = run.recipe
     train_set, test_set = (open_data(recipe, data, split) for split in ("train", "test"))
     run.labels = train_set.names
+    if recipe.train.teacher_views and run.epoch < recipe.train.epochs:
+        run.views = _views(run, train_set, teacher_cache or run.folder, quiet or run.world.rank > 0)
     board = SummaryWriter(str(run.folder), purge_step=run.epoch + 1) if run.world.rank == 0 else None
     if run.epoch == 0:
         _save(run, "initial.pth", {})
@@ -274,6 +279,15 @@ def train(run: Run, data: Path | None, quiet: bool = False) -> None:
             )
 
 
+def _views(run: Run, split: Split, folder: Path, quiet: bool) -> Views:
+    """The views that the recipe asks for, with the teacher's outputs on them."""
+    if not isinstance(split, MemorySet) or run.teacher is None:
+        raise UsageError(f"train.teacher_views needs a data set that is held in memory, not '{run.recipe.data.kind}'")
+    config, classes = run.recipe.train, run.recipe.network.num_classes
+    about, shape = f"{config.teacher} {run.teacher_crc:08x}", (config.teacher_views, classes)
+    return open_views(folder, run.teacher, about, split.images, shape, input_of(run.recipe), quiet)
+
+
 def open_data(recipe: Recipe, data: Path | None, split: str) -> Split:
     """One part of the recipe's data set, whose classes must be those of its network."""
     wanted, size = recipe.network.num_classes, network(recipe.network.name).input.height
@@ -309,11 +323,11 @@ def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
     forward = run.deployed or run.forward
     where = f"in epoch {run.epoch + 1}; the last checkpoint is intact"
     loss_sum, correct, seen = 0.0, 0.0, 0.0
-    batches = _train_batches(recipe, split, run.seed, run.epoch, run.world)
+    batches = _train_batches(recipe, split, run.seed, run.epoch, run.world, run.views)
     count = -(-len(split) // recipe.train.batch)
     title = f"epoch {run.epoch + 1}/{recipe.train.epochs}"
     with _Bar(batches, total=count, leave=False, disable=quiet or run.world.rank > 0, desc=title) as bar:
-        for step, (images, labels) in enumerate(bar):
+        for step, (images, labels, *known) in enumerate(bar):
             lr = learning_rate(recipe.train, run.epoch + step / count)
             for group in run.optimizer.param_groups:
                 group["lr"] = lr
@@ -326,7 +340,7 @@ def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
             try:
                 with torch.autocast(run.device.type, enabled=run.scaler.is_enabled()):
                     logits = forward(x)
-                    loss = _loss(run, x, y, logits)
+                    loss = _loss(run, x, y, logits, *known)
             except ExportError as e:  # at a rate that is too high for frozen batch norms they grow out of all bounds
                 raise RuntimeError(f"the weights have lost their integer form {where}: {_one_line(e)}") from None
             run.optimizer.zero_grad()
@@ -347,14 +361,15 @@ def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
     return {"loss": loss_sum / seen, "train_acc1": 100 * correct / seen}
 
 
-def _loss(run: Run, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
-    """Cross-entropy with the labels, with a teacher's outputs, or with both."""
+def _loss(run: Run, x: Tensor, y: Tensor, logits: Tensor, known: Tensor | None = None) -> Tensor:
+    """Cross-entropy with the labels, with a teacher's outputs, or with both. `known` are outputs from the cache."""
     config = run.recipe.train
     hard = F.cross_entropy(logits, y, label_smoothing=config.label_smoothing)
     if run.teacher is None:
         return hard
     with torch.no_grad():
-        targets = torch.softmax(run.teacher(x) / config.temperature, dim=1)
+        outputs = run.teacher(x) if known is None else known.to(x.device)
+        targets = torch.softmax(outputs / config.temperature, dim=1)
     soft = F.cross_entropy(logits / config.temperature, targets) * config.temperature
     return config.distil * soft + (1 - config.distil) * hard if config.distil < 1 else soft
 
@@ -375,10 +390,11 @@ def _show(bar: _Bar, run: Run, loss: float, accuracy: float, lr: float) -> None:
 
 
 def _train_batches(
-    recipe: Recipe, split: Split, seed: int, epoch: int, world: World
-) -> Iterator[tuple[Tensor, Tensor]]:
+    recipe: Recipe, split: Split, seed: int, epoch: int, world: World, views: Views | None = None
+) -> Iterator[tuple[Tensor, ...]]:
     """This rank's part of augmented batches, whose order depends on the seed and the epoch alone.
 
+    Each is images and labels, and with `views` the teacher's outputs on those images.
     A set in memory is augmented as in one process and then shared out, so that the number of processes changes nothing.
     From a folder each rank decodes its own part only.
     """
@@ -393,12 +409,17 @@ def _train_batches(
     first = torch.randint(2, (len(split),), generator=torch.Generator().manual_seed(seed))  # mirrored in epoch 0
     settings = (recipe.data.augment, spec.mean, spec.std, generator, spec.height, recipe.data.crop)
     for indices, images in _images(split, batches, recipe.data.workers, spec, crops):
-        x = augment.apply(images, *settings, mirrored=(first[indices] + epoch) % 2 == 1)
-        y = split.labels[indices]
+        y, mirrored = split.labels[indices], (first[indices] + epoch) % 2
+        if views is None:
+            batch: tuple[Tensor, ...] = (augment.apply(images, *settings, mirrored=mirrored == 1), y)
+        else:
+            chosen = views.draw(indices, mirrored if recipe.data.augment == "cifar-alternate" else None, generator)
+            x = augment.normalise(views.take(images, indices, chosen), spec.mean, spec.std)
+            batch = (x, y, views.outputs_on(indices, chosen))
         if isinstance(split, MemorySet):
-            x, y = world.share(x), world.share(y)
-        if len(y):
-            yield x, y
+            batch = tuple(world.share(part) for part in batch)
+        if len(batch[1]):
+            yield batch
 
 
 @dataclass(frozen=True)
