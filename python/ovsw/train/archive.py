@@ -74,13 +74,14 @@ def unpack(file: Path, run: Path) -> list[str]:
 
 
 def resume(run: Path) -> str:
-    """The command that goes on with a run."""
+    """The command that continues a run, without --data."""
     about = read_run(run / "last.pth")["ovsw"]
     recipe = about["recipe"]
     with damaged(run / "last.pth"):
         settings = [part for change in changes(recipe) for part in ("--set", change)]
+        teacher = ["--teacher", "FILE"] if recipe["train"].get("teacher") else []
     return shlex.join(
-        ["ovsw-train", recipe["name"], *settings, "--seed", str(about["seed"]), "-o", str(run), "--resume"]
+        ["ovsw-train", recipe["name"], *settings, *teacher, "--seed", str(about["seed"]), "-o", str(run), "--resume"]
     )
 
 
@@ -201,7 +202,7 @@ def main(args: argparse.Namespace) -> int:
         print(f"wrote {args.file}: {args.file.stat().st_size:,} bytes that hold {', '.join(names)}")
     else:
         names = unpack(args.file, args.run)
-        print(f"wrote {', '.join(names)} to {args.run}. To go on with it, with --data DIR:\n  {resume(args.run)}")
+        print(f"wrote {', '.join(names)} to {args.run}. Continue the run with --data DIR and:\n  {resume(args.run)}")
     if "model_best.pth" not in names:
         print("model_best.pth is of an earlier epoch and left out")
     return 0
