@@ -23,6 +23,5 @@ def test_sizes_that_have_no_kernels(place: int, size: int) -> None:
     unit = NativeUnit()
     shape = list(unit.shape)
     shape[place] = size
-    nothing = (0,) * 4
     with pytest.raises(ValueError, match="no training kernels for a unit of these sizes"):
-        unit.kernels.forward(tuple(shape), 1, *nothing, None, -1.0, 1.0, 1e-8, False, *nothing)
+        unit.kernels.forward(tuple(shape), 1, (0,) * 5 + (0.0,), None, 0, (), (), ())

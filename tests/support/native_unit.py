@@ -27,19 +27,20 @@ class NativeUnit:
         """The outputs, the running statistics, and all gradients."""
         channels, size = self.shape[1], self.x.shape
         dots, y = np.empty(size, np.int16), np.empty(size, np.float32)
-        deviation, moments = np.empty(size[0], np.float32), np.empty(3 * channels)
+        deviation, moments = np.empty(size[0], np.float32), np.empty(5 * channels)
+        bits = np.empty(size[0] * _train.words(self.shape), np.uint32)
         running = np.zeros((2, channels), np.float32)
-        norm = (*map(_address, (self.norm_weight, self.norm_bias, running[0], running[1])), 1e-5, 0.1)
-        inputs = [_address(array) for array in (self.x, self.weight, self.scale, self.x)]
-        results = [_address(array) for array in (dots, deviation, moments, y)]
-        assert self.kernels.forward(self.shape, self.threads, *inputs, norm, -1.0, 1.0, 1e-8, False, *results)
-        grad_x, grad_weight = np.empty_like(self.x), np.empty_like(self.weight)
+        conv = (_address(self.x), 0, _address(self.weight), _address(self.scale), 0, 0.0)
+        norm = (*map(_address, (self.norm_weight, self.norm_bias, running[0], running[1])), 1e-5, 0.1, True)
+        act = (-1.0, 1.0, 0, 0, 0, 0)
+        results = tuple(map(_address, (bits, dots, None, deviation, moments, y)))
+        signs = (1e-8, True, False)
+        assert self.kernels.forward(self.shape, self.threads, conv, norm, _address(self.x), act, signs, results)
+        g, grad_x, grad_weight = np.empty_like(y), np.empty_like(self.x), np.empty_like(self.weight)
         grad_scale, grad_norm = np.empty_like(self.scale), np.empty((2, channels), np.float32)
+        saved = tuple(map(_address, (bits, dots, None, deviation, moments, self.norm_weight, self.x)))
+        grads = tuple(map(_address, (g, grad_x, grad_weight, grad_scale, grad_norm, None, None, None)))
         self.kernels.backward(
-            self.shape,
-            self.threads,
-            *map(_address, (self.x, deviation, self.weight, self.scale, self.grad_y, self.norm_weight, moments, y)),
-            *(_address(dots), -1.0, 1.0, True),
-            *map(_address, (grad_x, grad_weight, grad_scale, grad_norm, None)),
+            *(self.shape, self.threads, conv, saved, act, (_address(y), _address(self.grad_y)), True, grads)
         )
         return [y, running, grad_x, grad_weight, grad_scale, grad_norm]
