@@ -112,10 +112,11 @@ class StableWheel(bdist_wheel):
             path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
 
 
-# Discovery does not know about package_dir maps, so the folders outside python/ are added by hand.
+# Two folders outside python/ are part of the package; find_packages does not follow package_dir by itself.
 package_dir = {"": "python", "ovsw.export": "export", "ovsw.bench": "bench"}
-parts = ("export", "export.frontend", "export.passes", "bench", "bench.peers")
-packages = find_packages("python") + [f"ovsw.{part}" for part in parts]
+packages = find_packages("python")
+for part in ("export", "bench"):
+    packages += [f"ovsw.{part}", *(f"ovsw.{part}.{name}" for name in find_packages(part))]
 
 modules = ["ovsw._core"] + ["ovsw._train"] * TRAIN + ["ovsw._testing"] * TESTING
 

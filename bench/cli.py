@@ -24,9 +24,9 @@ from ovsw.bench.random_nets import STEMS, random_resnet
 from ovsw.bench.result import OURS, Network, Result, Row, Skipped, as_json
 from ovsw.bench.table import markdown_table, show
 from ovsw.bench.topology import NETWORKS, Topology
-from ovsw.cli import INTERRUPTED, UsageError, add_engine, add_memory_limit, command, memory_limit, whole
-from ovsw.files import replace_file
-from ovsw.text import table, visible
+from ovsw.commands.base import INTERRUPTED, UsageError, add_engine, add_memory_limit, command, memory_limit, whole
+from ovsw.util.files import replace_file
+from ovsw.util.text import table, visible
 
 REPEAT, MIN_TIME = 40, 0.3
 QUICK_REPEAT, QUICK_MIN_TIME = 6, 0.0

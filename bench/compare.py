@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ovsw.bench.measure import Latency, Spread
-from ovsw.cli import command
-from ovsw.text import table, visible
+from ovsw.commands.base import command
+from ovsw.util.text import table, visible
 
 SAME = 1.10  # medians that differ by less are the same
 CHANGED = 1.15  # and by more may be a change

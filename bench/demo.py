@@ -18,10 +18,10 @@ from ovsw import Engine, zoo
 from ovsw import format as bnn
 from ovsw.bench.measure import interleaved
 from ovsw.bench.random_nets import STEMS, random_resnet
-from ovsw.cli import UsageError, add_engine, command, new_file, whole
-from ovsw.files import replace_file
-from ovsw.show import Row, beside, colours, html_page, terminal_picture
-from ovsw.text import table, visible
+from ovsw.commands.base import UsageError, add_engine, command, new_file, whole
+from ovsw.commands.show import Row, beside, colours, html_page, terminal_picture
+from ovsw.util.files import replace_file
+from ovsw.util.text import table, visible
 
 NETWORKS = ("resnet18", "resnet34")
 PHOTO = Path(__file__).parent / "data" / "cat.jpg"

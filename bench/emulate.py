@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ovsw.text import table
+from ovsw.util.text import table
 
 ROOT = Path(__file__).absolute().parents[1]  # of a checkout
 CPUS = ("cortex-a53", "cortex-a72", "cortex-a76")

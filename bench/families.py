@@ -20,8 +20,8 @@ import numpy as np
 from ovsw import Engine
 from ovsw.bench.measure import Spread, interleaved, spread
 from ovsw.bench.peers import by_name
-from ovsw.cli import command
-from ovsw.text import table
+from ovsw.commands.base import command
+from ovsw.util.text import table
 
 NETWORKS = ("ResNet18", "ReActResNet18", "VGGSmall", "cResNet18", "AdaBin_cResNet18", "cResNet20", "RBNN_cResNet20")
 PEERS = ("onnxruntime-fp32", "openvino-fp32")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ovsw.text import visible
+from ovsw.util.text import visible
 
 
 @dataclass

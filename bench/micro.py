@@ -21,8 +21,8 @@ from ovsw import format as bnn
 from ovsw.bench.emulate import counts
 from ovsw.bench.measure import spread
 from ovsw.bench.random_nets import STEMS, random_resnet
-from ovsw.cli import command
-from ovsw.text import dims, table
+from ovsw.commands.base import command
+from ovsw.util.text import dims, table
 
 NETWORKS = ("resnet18", "cresnet20")
 

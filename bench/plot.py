@@ -19,7 +19,7 @@ from ovsw.bench.profile import Profile, TimedStep
 from ovsw.bench.result import OURS, Result, Row
 from ovsw.bench.scaling import Scaling
 from ovsw.bench.table import PAPER, fastest
-from ovsw.text import visible
+from ovsw.util.text import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,7 +21,7 @@ from ovsw import format as bnn
 from ovsw.bench.measure import spread
 from ovsw.bench.random_nets import ideal_layers
 from ovsw.engine import NO_LIMIT, ImageLike
-from ovsw.text import dims, table
+from ovsw.util.text import dims, table
 
 COPIES = tuple(1 << n for n in (17, 19, 21, 23, 26))  # bytes read and written; the caches' steps lie between them
 _SIZES = {"f32": 4, "i16": 2, "i32": 4, "u8": 1}

@@ -13,7 +13,7 @@ from typing import Any
 
 from ovsw.bench import plot, profile, scaling, table
 from ovsw.bench.result import Result, plain
-from ovsw.show import escape, page
+from ovsw.commands.show import escape, page
 
 _NUMBER = re.compile(r"-|[\d.]+(x| %)?( \.\. [\d.]+)?")
 _LONG = 24  # characters that a line of a table may be broken after

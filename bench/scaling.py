@@ -11,7 +11,7 @@ import numpy as np
 from ovsw import Engine
 from ovsw.bench.measure import Spread, interleaved, spread
 from ovsw.engine import NO_LIMIT, ImageLike
-from ovsw.text import table, visible
+from ovsw.util.text import table, visible
 
 BATCHES = (1, 4, 16)
 HEAD = ("threads", "batch", "images/s", "ms/image", "p10 .. p90", "speed-up", "p10 .. p90")

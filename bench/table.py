@@ -13,8 +13,8 @@ from ovsw.bench.entries import BITS
 from ovsw.bench.measure import Latency, Spread
 from ovsw.bench.peers import PEERS
 from ovsw.bench.result import OURS, Result, Row
-from ovsw.text import table as text_table
-from ovsw.text import visible
+from ovsw.util.text import table as text_table
+from ovsw.util.text import visible
 
 
 @dataclass

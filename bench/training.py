@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ovsw.bench.measure import interleaved, spread
-from ovsw.cli import command
-from ovsw.text import table
+from ovsw.commands.base import command
+from ovsw.util.text import table
 
 
 def options(p: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from ovsw.datasets import IMAGE_SUFFIXES, DataError, FolderSet, MemorySet, open_
 from ovsw.export.errors import ExportError
 from ovsw.image import load_pixels
 from ovsw.networks import InputSpec
-from ovsw.text import dims
+from ovsw.util.text import dims
 
 _BATCH = 50
 _HONEST = 0.85  # integer files of networks whose stream is not clamped give the same answer on 92 % and more

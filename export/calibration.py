@@ -13,7 +13,7 @@ from ovsw.export.accuracy import some_pixels
 from ovsw.export.errors import ExportError
 from ovsw.image import load_pixels
 from ovsw.networks import InputSpec
-from ovsw.text import dims
+from ovsw.util.text import dims
 
 MOST = 32  # images of a folder that are used, evenly spread
 

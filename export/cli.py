@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ovsw.cli import UsageError, command
+from ovsw.commands.base import UsageError, command
 from ovsw.export.errors import VerifyError
-from ovsw.progress import Progress
-from ovsw.text import dims, table, visible
+from ovsw.util.progress import Progress
+from ovsw.util.text import dims, table, visible
 
 if TYPE_CHECKING:
     from ovsw.export.pipeline import Prepared, Report
@@ -189,7 +189,7 @@ def _explain(prepared: Prepared, target: str) -> None:
     """The tables to stdout; a picture to `target`, unless that is "-"."""
     from ovsw.export.explain import explain, table
     from ovsw.export.explain_svg import svg
-    from ovsw.files import replace_file
+    from ovsw.util.files import replace_file
 
     told = explain(prepared.source.graph, prepared.chosen.model, prepared.chosen.lowered)
     print(table(told, verbose=True))

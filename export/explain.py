@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ovsw import format as bnn
-from ovsw import text
 from ovsw.export import ir
 from ovsw.export.passes.fold import fold
 from ovsw.export.passes.fuse import Fused, fuse
 from ovsw.export.passes.legalize import legalize
 from ovsw.export.passes.lower import Lowered
 from ovsw.export.passes.sink import sink
+from ovsw.util import text
 
 WIDTH = 120  # columns of a terminal
 _WEIGHT_BITS = {"bits": 1, "i8": 8, "i16": 16, "f32": 32}  # of weights; positions, in i32, are none

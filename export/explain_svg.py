@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from ovsw import format as bnn
 from ovsw.export.explain import Explanation, Step, amount, headline
-from ovsw.text import visible
+from ovsw.util.text import visible
 
 BOX, GAP, LANE, MARGIN = 430, 46, 13, 36  # widths of a box and a lane, height between boxes
 TALLEST = 4000  # of a picture that can be split

@@ -18,8 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 from ovsw._version import __version__
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
-from ovsw.files import replace_file
 from ovsw.networks import InputSpec
+from ovsw.util.files import replace_file
 
 _OPSET, _IR = 18, 8
 _LARGEST = 2**31 - 1  # bytes of one protobuf message

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ovsw.commands.summary import Layer, layers
 from ovsw.datasets import FolderSet, MemorySet
 from ovsw.export import ir
 from ovsw.export.accuracy import Accuracy, agreement, measure, open_images, other_answers
@@ -35,11 +36,10 @@ from ovsw.export.verify import (
     verify,
     verify_integer,
 )
-from ovsw.files import replace_file
 from ovsw.labels import BUILTIN, load_labels
 from ovsw.networks import NORMALISATIONS, InputSpec
 from ovsw.numerics import pixels
-from ovsw.summary import Layer, layers
+from ovsw.util.files import replace_file
 
 ENOUGH = 16  # images without labels that tell whether the answers are the same
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from ovsw.cli import command
+from ovsw.commands.base import command
 from ovsw.datasets import MemorySet, open_split
-from ovsw.files import replace_file
+from ovsw.util.files import replace_file
 
 SEED = 0
 FOLDER = Path("python/ovsw/data/cifar10")

@@ -17,7 +17,7 @@ from pathlib import Path
 from ovsw import format as bnn
 from ovsw._testing import MarkedEngine, pool_seconds
 from ovsw.bench.random_nets import random_resnet
-from ovsw.text import table
+from ovsw.util.text import table
 
 Split = tuple[int, int]  # rows, columns
 

@@ -29,15 +29,16 @@ from ovsw import format as bnn
 from ovsw.bench import demo
 from ovsw.bench.context import Machine
 from ovsw.bench.measure import interleaved
-from ovsw.cli import command
+from ovsw.commands.base import command
+from ovsw.commands.zoo import card
 from ovsw.datasets import FolderSet, MemorySet
 from ovsw.export.accuracy import measure, open_images, some_pixels
 from ovsw.export.frontend import checkpoint
 from ovsw.export.passes import build
 from ovsw.export.source import Source
-from ovsw.files import replace_file
 from ovsw.nn.checkpoint import read_run
 from ovsw.train.recipe import changes
+from ovsw.util.files import replace_file
 
 MAX_BYTES = 80_000
 MISTAKES, REPEAT = 5, 1000
@@ -76,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
     for old in set(folder.glob("*.bnn")) - {folder / e.file for e in entries.values()}:
         old.unlink()
     for e in entries.values():
-        replace_file(docs / "zoo" / e.name / "card.md", zoo.card(e).encode())
+        replace_file(docs / "zoo" / e.name / "card.md", card(e).encode())
         print(
             f"{e.about}\nPyTorch: {e.right_pytorch / e.images:.2%}; wrote {folder / e.file} and {docs / 'zoo' / e.name}"
         )

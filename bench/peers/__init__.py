@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ovsw.bench.peers import executorch, larq, ncnn, onnxruntime, openvino, torch
 from ovsw.bench.peers.base import Peer, Runner, child, images, one_line
-from ovsw.cli import UsageError
+from ovsw.commands.base import UsageError
 
 __all__ = ["PEERS", "REFERENCE", "Peer", "Runner", "by_name", "obstacles", "select", "try_out"]
 

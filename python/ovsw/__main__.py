@@ -27,7 +27,7 @@ class Door:
 
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background ignores it
                 signal.signal(signal.SIGINT, interrupt)
-            from ovsw.cli import dispatch
+            from ovsw.commands.base import dispatch
 
             code = dispatch(self.name, sys.argv[1:] if argv is None else argv)
             return 130 if interrupted and code else code

@@ -16,7 +16,7 @@ import numpy as np
 from ovsw import _core
 from ovsw.metadata import parse_metadata, warn_if_newer
 from ovsw.networks import InputSpec
-from ovsw.text import dims, table, visible
+from ovsw.util.text import dims, table, visible
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from ovsw.files import PathLike, replace_file
 from ovsw.metadata import MAJOR as MAJOR
 from ovsw.metadata import MINOR as MINOR
 from ovsw.metadata import FormatError as FormatError
 from ovsw.metadata import parse_metadata, warn_if_newer
+from ovsw.util.files import PathLike, replace_file
 
 MAGIC = b"\x89BNN\r\n\x1a\n"
 ALIGN = 64

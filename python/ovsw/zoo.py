@@ -1,4 +1,4 @@
-"""Trained networks that come with the package, and `ovsw-zoo`, which lists and checks them.
+"""Trained networks that come with the package.
 
     from ovsw import zoo
     zoo.load("cresnet20-cifar10").classify("cat.jpg")
@@ -9,30 +9,26 @@ checksum, so that the index, which is replaced whole, names at every moment file
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import difflib
 import hashlib
 import json
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ovsw.cli import command, offer
 from ovsw.engine import Engine
 from ovsw.labels import load_labels
-from ovsw.text import dims, table
 
 DEFAULT = "cresnet20-cifar10"
 NAME = re.compile("[a-z0-9]+(-[a-z0-9]+)*")
 INDEX = "index.json"
 FOLDER = Path(__file__).parent / "data" / "zoo"
 _PICTURES = Path(__file__).parent / "data" / "cifar10"
-_NOISE = 100  # images
+NOISE_IMAGES = 100  # images
 
 
 @dataclass(frozen=True)
@@ -143,7 +139,7 @@ def check_images(engine: Engine) -> np.ndarray:
     """The pictures and a hundred images of noise as pixels: the same bytes everywhere, for ever."""
     channels, height, width = engine.input_shape
     size = height * width * channels
-    noise = np.frombuffer(hashlib.shake_256(b"ovsw zoo").digest(_NOISE * size), np.uint8)
+    noise = np.frombuffer(hashlib.shake_256(b"ovsw zoo").digest(NOISE_IMAGES * size), np.uint8)
     return np.concatenate([engine.batch(list(pictures().values())), noise.reshape(-1, height, width, channels)])
 
 
@@ -188,61 +184,6 @@ def index_bytes(entries: dict[str, Entry]) -> bytes:
     return (json.dumps(rows, indent=2) + "\n").encode()
 
 
-def card(e: Entry) -> str:
-    """All that one should know of a network before one uses it, in Markdown."""
-    epochs = e.epochs + sum(step.epochs for step in e.before)
-    saved = f"epoch {e.epoch} of the last run's {e.epochs} was taken"
-    facts = (
-        ("task", f"one of {len(e.classes)} classes: {', '.join(e.classes)}"),
-        ("input", f"{dims(e.input)}; of a photo the centre, its shorter side scaled to {min(e.input[1:])}"),
-        ("accuracy", f"{e.accuracy:.2%} of the {e.images:,} test images of {e.test_set}, in the engine"),
-        ("the same in PyTorch", f"{e.right_pytorch / e.images:.2%}"),
-        ("size", f"{e.bytes:,} bytes"),
-        ("latency", f"{e.ms:.2f} ms for an image on one thread of {e.machine}"),
-        ("training", f"{epochs} epochs, {e.deployed_epochs} of them in the arithmetic of the file; {saved}"),
-        ("arithmetic", "integers, the same bits on every CPU"),
-        ("file", f"`{e.file}`, since {e.date}"),
-        ("SHA-256", f"`{e.sha256}`"),
-    )
-    lines = [f"# {e.name}", "", f"{e.title}, a binary network: weights and activations of one bit.", ""]
-    lines += ["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in facts)]
-    lines += ["", "## Use", "", "```bash", f"ovsw-run {e.name} photo.jpg", f"ovsw-zoo {e.name} --check", "```", ""]
-    lines += [
-        "It is there to try the engine, to measure it and to test it: small, trained on public data, with an answer",
-        "that can be checked by eye. It is not meant for decisions about anything or anybody.",
-    ]
-    lines += ["", "## Limits", ""]
-    lines += [
-        "- It knows its classes and nothing else: one of them is the answer to any picture whatever.",
-        f"- It was trained and measured on {e.test_set} alone; photos of other kinds were not measured.",
-        "- What it calls probability is not calibrated.",
-        "- The epoch may have been chosen by the same test images (`ovsw-train` has no others).",
-    ]
-    lines += ["", "## Accuracy by class", "", "| class | right | of |", "|---|---:|---:|"]
-    by_class = zip(e.classes, e.right_by_class, e.images_by_class)
-    lines += [f"| {name} | {right:,} | {images:,} |" for name, right, images in by_class]
-    lines += ["", "Most frequent mistakes: " + "; ".join(f"{a} taken for {b}, {n}" for a, b, n in e.mistakes) + "."]
-    lines += ["", "## Training", "", "```bash", *_training(e), "```"]
-    return "\n".join(lines) + "\n"
-
-
-def _training(e: Entry) -> list[str]:
-    """The commands of all runs, each with its accuracy in PyTorch."""
-    last = Step(e.recipe, e.settings, e.seed, e.epochs, 100 * e.right_pytorch / e.images)
-    lines: list[str] = []
-    for i, step in enumerate([*e.before, last], 1):
-        words = ["ovsw-train", step.recipe, "--data DIR", *(f"--set {setting}" for setting in step.settings)]
-        words += [f"--init run{i - 1}/last.pth"] * (i > 1) + [f"--seed {step.seed}", f"-o run{i}"]
-        lines.append(f"# {step.accuracy:.2f} %")
-        lines.append("")
-        for word in words:
-            if len(lines[-1]) + len(word) > 110:
-                lines[-1] += " \\"
-                lines.append("   ")
-            lines[-1] += f" {word}" if lines[-1] else word
-    return [line.replace('"', "") for line in lines]
-
-
 def _read(found: Entry) -> bytes:
     """A file's bytes, if they are those that the index means."""
     source = FOLDER / found.file
@@ -254,47 +195,3 @@ def _read(found: Entry) -> bytes:
             f"with {found.sha256}"
         )
     return data
-
-
-def options(p: argparse.ArgumentParser) -> None:
-    shown = p.add_argument(
-        "names", metavar="NETWORK", nargs="*", help="networks whose cards to show (default: a list of all)"
-    )
-    offer(shown, names)
-    p.add_argument("--check", action="store_true", help="run them: are the logits those of the index, bit for bit?")
-    p.add_argument("--json", action="store_true", help="print everything as JSON")
-
-
-@command(
-    "ovsw-zoo",
-    "List the trained networks that come with ovsw, or show their cards.",
-    options,
-    examples=("", "cresnet20-cifar10", "--check", "cresnet20-cifar10 --json"),
-)
-def main(args: argparse.Namespace) -> int:
-    found = [entry(name) for name in args.names or names()]
-    checked = {e.name: check(e.name) for e in found} if args.check else {}
-    if args.json:
-        extra = [{"accuracy": e.accuracy, **({"checked": checked[e.name]} if checked else {})} for e in found]
-        print(json.dumps([{**dataclasses.asdict(e), **more} for e, more in zip(found, extra)], indent=2))
-        return 0
-    if args.names:
-        print("\n".join(map(card, found)), end="")
-    else:
-        _list(found)
-    for name, isa in checked.items():
-        print(f"{name}: file intact, logits of {_NOISE + len(pictures())} images on {isa} are those of the index")
-    return 0
-
-
-def _list(found: list[Entry]) -> None:
-    rows = [
-        (e.name, f"{e.test_set}, {len(e.classes)} classes", f"{e.accuracy:.2%}", f"{e.bytes:,}")
-        + (" ".join([e.recipe, *e.settings]), e.sha256[:16])
-        for e in found
-    ]
-    print(table(("name", "task", "accuracy", "bytes", "recipe", "sha256"), rows, right=(2, 3)))
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

@@ -21,12 +21,12 @@ from typing import ClassVar
 
 import torch
 
-from ovsw.cli import command
+from ovsw.commands.base import command
 from ovsw.export import cli as export_cli
-from ovsw.files import replace_file
 from ovsw.nn import create
-from ovsw.text import table
 from ovsw.train import cli as train_cli
+from ovsw.util.files import replace_file
+from ovsw.util.text import table
 
 from support.faults import (
     Child,

@@ -273,7 +273,7 @@ def test_the_runner_prints_what_ovsw_run_prints(runner: Path, tmp_path: Path) ->
     Image.open(zoo.pictures()["cat"]).convert("RGB").save(picture)
     raw.write_bytes(np.asarray(Image.open(zoo.pictures()["cat"]).convert("RGB")).tobytes())
     printed = run(*EMULATOR, runner, "--top=3", model, picture)
-    assert printed == run(sys.executable, "-m", "ovsw.run", "--top", "3", model, picture)
+    assert printed == run(sys.executable, "-m", "ovsw.commands.run", "--top", "3", model, picture)
     # The pixels themselves give the same, and a name cannot write to the terminal.
     assert run(*EMULATOR, runner, "--top", "3", "--", model, raw).splitlines()[1:] == printed.splitlines()[1:]
     assert "ca\\x09t.raw\n" in run(*EMULATOR, runner, model, raw)

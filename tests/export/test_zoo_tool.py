@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from ovsw import Engine, zoo
+from ovsw.commands.zoo import card
 from ovsw.export import ExportOptions, export
 from ovsw.export.accuracy import Accuracy
 from ovsw.labels import load_labels
@@ -140,7 +141,7 @@ def test_add(place: Place) -> None:
     assert config["recipe"] == saved["ovsw"]["recipe"]
     assert config["epoch"] == saved["epoch"] == entry.epoch
     assert config["sha256"] == entry.sha256
-    assert (notes / "card.md").read_text() == zoo.card(entry)
+    assert (notes / "card.md").read_text() == card(entry)
 
 
 def test_earlier_runs(place: Place) -> None:
@@ -169,15 +170,15 @@ def test_everything_again(place: Place) -> None:
     assert place.add() == 0
     before = place.contents()
     (entry,) = zoo.read_index(place.zoo).values()
-    index, card = place.zoo / zoo.INDEX, place.path / "tree" / "docs" / "zoo" / "a-net" / "card.md"
+    index, shown = place.zoo / zoo.INDEX, place.path / "tree" / "docs" / "zoo" / "a-net" / "card.md"
     wrong = dataclasses.replace(entry, logits="0" * 64, ms=0.0, right_by_class=(0,) * 10)
     index.write_bytes(zoo.index_bytes({"a-net": wrong}))
-    card.write_text("old")
+    shown.write_text("old")
     again = ["--images", str(place.path / "images"), "--tree", str(place.path / "tree")]
     assert tool.main(again) == 0
     (found,) = zoo.read_index(place.zoo).values()
     assert dataclasses.replace(found, ms=entry.ms) == entry
-    assert card.read_text() == zoo.card(found)
+    assert shown.read_text() == card(found)
     assert place.contents().keys() == before.keys()
     index.write_bytes(zoo.index_bytes({"a-net": dataclasses.replace(entry, right=entry.right + 1)}))
     assert tool.main(again) == 1

@@ -323,7 +323,7 @@ def test_a_folder_of_another_run_is_refused(finished: Path, tmp_path: Path, caps
 def test_a_failed_job_says_why(tmp_path: Path) -> None:
     reasons: dict[str, str] = {}
     jobs = [
-        Job("bad", "ovsw.info", (str(tmp_path / "x.bnn"),), tmp_path / "log"),
+        Job("bad", "ovsw.commands.info", (str(tmp_path / "x.bnn"),), tmp_path / "log"),
         Job("none", "ovsw.none", (), tmp_path / "n"),
     ]
     run_jobs(jobs, How(jobs=2), lambda job, reason: reasons.update({job.name: reason}))

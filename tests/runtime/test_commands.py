@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ovsw import Engine, info, run, zoo
+from ovsw import Engine, zoo
 from ovsw import format as bnn
 from ovsw.bench import demo
 from ovsw.bench.random_nets import random_resnet
-from ovsw.cli import UsageError, command
+from ovsw.commands import info, run
+from ovsw.commands.base import UsageError, command
 
 from support import ROOT
 from support.hungry import Net
@@ -149,7 +150,7 @@ def test_memory_that_the_system_refuses_is_one_line(command: str, tmp_path: Path
     images = [PHOTO] if command == "run" else []
     code = f"""
 import sys
-from ovsw import {command}
+from ovsw.commands import {command}
 from support.hostile import limit_memory
 limit_memory(100)
 sys.exit({command}.main({[str(path), *images]}))

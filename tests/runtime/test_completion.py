@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ovsw import completion, cpu, zoo
-from ovsw.cli import COMMANDS
+from ovsw import cpu, zoo
+from ovsw.commands import completion
+from ovsw.commands.base import COMMANDS
 from ovsw.train.recipe import recipes
 
 pytest.importorskip("shtab")

@@ -11,7 +11,7 @@ import pytest
 from ovsw import Engine, cpu
 from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
-from ovsw.text import dims, table
+from ovsw.util.text import dims, table
 
 from support import ROOT
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import ovsw
-from ovsw import Engine, cpu, doctor, zoo
+from ovsw import Engine, cpu, zoo
+from ovsw.commands import doctor
 
 from support import ROOT, TABLES
 

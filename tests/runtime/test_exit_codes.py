@@ -17,7 +17,7 @@ import pytest
 
 import ovsw
 from ovsw import __main__ as door
-from ovsw.cli import COMMANDS
+from ovsw.commands.base import COMMANDS
 
 from support import HANGS, ROOT
 
@@ -340,7 +340,7 @@ def test_output_that_nobody_reads_is_not_tried_again() -> None:
     """What is left in the buffer when the reader has gone must not be an error when Python ends."""
     code = """
 import os
-from ovsw import cli
+from ovsw.commands import base as cli
 read, write = os.pipe()
 os.dup2(write, 1)
 os.close(read)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from ovsw import files
-from ovsw.files import new_folder, replace_file
+from ovsw.util import files
+from ovsw.util.files import new_folder, replace_file
 
 from support import ROOT
 
@@ -33,7 +33,7 @@ def mode(path: Path) -> int:
 
 
 def in_python(code: str, *arguments: object) -> subprocess.Popen[bytes]:
-    head = "import os, sys\nfrom pathlib import Path\nfrom ovsw import files\nfrom ovsw.files import replace_file\n"
+    head = "import os, sys\nfrom pathlib import Path\nfrom ovsw.util import files\nfrom ovsw.util.files import replace_file\n"
     command = [sys.executable, "-c", head + code, *map(str, arguments)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -307,7 +307,7 @@ replace_file(sys.argv[1], b"n" * 5000)
 def test_killed_while_it_writes(tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.write_bytes(b"old")
-    command = [sys.executable, "-c", f"import os, sys\nfrom ovsw.files import replace_file\n{KILLED}", str(target)]
+    command = [sys.executable, "-c", f"import os, sys\nfrom ovsw.util.files import replace_file\n{KILLED}", str(target)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.read(1) == b"w"

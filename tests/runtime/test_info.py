@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ovsw import format as bnn
-from ovsw import info
-from ovsw.summary import layers
+from ovsw.commands import info
+from ovsw.commands.summary import layers
 
 from support.graphs import FLOAT, INTEGER, model_of
 from support.models import small_model

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ovsw import progress, run, zoo
-from ovsw.progress import Progress
+from ovsw import zoo
+from ovsw.commands import run
+from ovsw.util import progress
+from ovsw.util.progress import Progress
 
 from support import ROOT
 from support.terminal import sent

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ovsw.show import Row, colours, html_page, terminal_picture
+from ovsw.commands.show import Row, colours, html_page, terminal_picture
 
 QUARTERS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [95, 135, 215]]], np.uint8)
 LEVELS = (0, 95, 135, 175, 215, 255)  # of xterm's cube

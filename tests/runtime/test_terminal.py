@@ -16,7 +16,7 @@ import pytest
 from ovsw import Engine
 from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
-from ovsw.text import table, visible
+from ovsw.util.text import table, visible
 
 from support import ROOT
 from support.models import RandomModel

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ovsw import Engine, info, numerics, run, zoo
+from ovsw import Engine, numerics, zoo
 from ovsw import format as bnn
+from ovsw.commands import info, run
+from ovsw.commands import zoo as zoo_command
 from ovsw.labels import load_labels
 
 from support import ROOT, shared
@@ -140,7 +142,7 @@ def test_pictures_are_drawn_by_a_seed() -> None:
 def test_cards(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The card in docs/ is the one that the command shows, and has the numbers of the index."""
     entry = zoo.entry(name)
-    assert zoo.main([name]) == 0
+    assert zoo_command.main([name]) == 0
     card = capsys.readouterr().out
     assert card == (ROOT / "docs" / "zoo" / name / "card.md").read_text()
     score = f"{100 * entry.right / entry.images:.2f}% of the {entry.images:,} test images of {entry.test_set}"
@@ -214,7 +216,7 @@ def test_a_damaged_file_is_refused(copy: Path, capsys: pytest.CaptureFixture[str
     for call in (zoo.load, zoo.path, zoo.check):
         with pytest.raises(ValueError, match=f"{file}.* {found}, expected {entry.bytes:,} bytes with {entry.sha256}$"):
             call(zoo.DEFAULT)
-    for main, arguments in ((run.main, [PHOTO]), (info.main, [zoo.DEFAULT]), (zoo.main, ["--check"])):
+    for main, arguments in ((run.main, [PHOTO]), (info.main, [zoo.DEFAULT]), (zoo_command.main, ["--check"])):
         assert main(arguments) == 1
         captured = capsys.readouterr()
         assert entry.sha256 in captured.err
@@ -245,25 +247,25 @@ def test_a_damaged_index_is_refused(copy: Path, capsys: pytest.CaptureFixture[st
 def test_other_logits_are_noticed(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     entry = zoo.entry(zoo.DEFAULT)
     (copy / zoo.INDEX).write_text((copy / zoo.INDEX).read_text().replace(entry.logits, "0" * 64))
-    assert zoo.main(["--check"]) == 1
+    assert zoo_command.main(["--check"]) == 1
     error = capsys.readouterr().err
     assert entry.logits in error
     assert "0" * 64 in error
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert zoo.main(["--check"]) == 0
+    assert zoo_command.main(["--check"]) == 0
     text = capsys.readouterr().out
     for entry in map(zoo.entry, NAMES):
         right = f"{100 * entry.right / entry.images:.2f}%"
         for words in (entry.name, entry.test_set, right, f"{entry.bytes:,}", entry.recipe, entry.sha256[:16]):
             assert words in text
         assert f"{entry.name}: file intact, logits of 110 images" in text
-    assert zoo.main([zoo.DEFAULT, "--json"]) == 0
+    assert zoo_command.main([zoo.DEFAULT, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["sha256"] == zoo.entry(zoo.DEFAULT).sha256
     assert found["accuracy"] == found["right"] / found["images"]
-    assert zoo.main(["cresnet"]) == 1
+    assert zoo_command.main(["cresnet"]) == 1
     assert "did you mean" in capsys.readouterr().err
 
 

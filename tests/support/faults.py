@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ovsw import files
+from ovsw.util import files
 
 HANG = 900  # seconds that nothing takes, however busy the machine is
 LIBC = ctypes.CDLL(None, use_errno=True)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from ovsw.cli import UsageError
+from ovsw.commands.base import UsageError
 from ovsw.datasets import DataError, MemorySet
 from ovsw.nn import create
 from ovsw.nn.float_resnet import FloatCifarResNet20

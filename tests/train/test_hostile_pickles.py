@@ -18,10 +18,10 @@ import pytest
 import torch
 from PIL import Image
 
-from ovsw import pickles as scan
 from ovsw.datasets import DataError, open_split
 from ovsw.nn.checkpoint import CheckpointError, read, state_dict
 from ovsw.train import archive, cli, flips, landscape
+from ovsw.util import pickles as scan
 
 from support import pickles
 from support.training import arguments

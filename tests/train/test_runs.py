@@ -19,7 +19,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from ovsw import Engine, run
+from ovsw import Engine
+from ovsw.commands import run
 from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
 from ovsw.export.cli import main as export_main
 from ovsw.networks import network
@@ -358,7 +359,7 @@ def test_flips_refuses(given: list[str], words: str, finished: Path, capsys: pyt
 def test_landscape(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ovsw.progress.FIRST", 0.0)
+    monkeypatch.setattr("ovsw.util.progress.FIRST", 0.0)
     out = tmp_path / "loss.png"
     small = ["--grid", "3", "--images", "32", "-o", str(out)]
     assert landscape.main([str(finished / "last.pth"), *small]) == 0

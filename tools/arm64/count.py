@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ovsw.text import dims, table
+from ovsw.util.text import dims, table
 
 HERE = Path(__file__).absolute().parent
 OUT = HERE.parents[1] / "build" / "arm64"

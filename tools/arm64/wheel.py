@@ -38,7 +38,7 @@ def main(wheel: str) -> int:
         options = ("--no-index", "--no-deps", "--quiet", "--disable-pip-version-check", "--target", str(target))
         emulated("cortex-a72", [tools], "-m", "pip", "install", *options, str(Path(wheel).absolute()))
         for cpu, isa in CPUS.items():
-            checked = emulated(cpu, [target], "-m", "ovsw.zoo", "--check").strip().splitlines()[-1]
+            checked = emulated(cpu, [target], "-m", "ovsw.commands.zoo", "--check").strip().splitlines()[-1]
             print(f"{cpu}: {checked}")
             if f" on {isa} " not in checked:
                 sys.exit(f"{cpu}: expected the kernels {isa}")
@@ -47,7 +47,7 @@ def main(wheel: str) -> int:
         if not Path(place).is_relative_to(target) or set(built) != TABLES:
             sys.exit(f"{place}: has the kernels {', '.join(built)}, expected {', '.join(sorted(TABLES))}")
         picture = str(target / "ovsw" / "data" / "cifar10" / "cat.png")
-        print(emulated("cortex-a72", [target], "-m", "ovsw.run", "--top", "1", picture).splitlines()[-1].strip())
+        print(emulated("cortex-a72", [target], "-m", "ovsw.commands.run", "--top", "1", picture).splitlines()[-1].strip())
     return 0
 
 

@@ -25,8 +25,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ovsw import pickles
 from ovsw.image import load_image, load_pixels
+from ovsw.util import pickles
 
 KINDS = ("cifar10", "cifar100", "fashion-mnist", "folder", "synthetic")
 _MOST_ITEMS = 100_000  # of an IDX file; Fashion-MNIST has 60000

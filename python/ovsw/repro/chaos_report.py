@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ovsw.files import replace_file
 from ovsw.repro.report import markdown_table
 from ovsw.repro.results import write_csv
 from ovsw.train.flips import pyplot, save
+from ovsw.util.files import replace_file
 
 HEAD = (
     *("variant", "images", "accuracy, %", "same answer, %", "other answers"),

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ovsw.cli import INTERRUPTED, UsageError, command, message, offer, whole
-from ovsw.files import made_folder, replace_file
+from ovsw.commands.base import INTERRUPTED, UsageError, command, message, offer, whole
 from ovsw.repro.plan import SCALES, Experiment, Plan, Run, load_plan
 from ovsw.repro.pool import How, Job, run_jobs
 from ovsw.repro.runs import Where, duration, finished, locked, train
 from ovsw.repro.status import status
+from ovsw.util.files import made_folder, replace_file
 
 if TYPE_CHECKING:
     from ovsw.datasets import MemorySet

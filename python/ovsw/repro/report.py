@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ovsw.files import replace_file
 from ovsw.repro import figures
 from ovsw.repro.results import Mean, Results, Row, load_results, write_csv
-from ovsw.text import table
+from ovsw.util.files import replace_file
+from ovsw.util.text import table
 
 HEAD = ("row", "top-1, %", "best epoch, %", "flips in the last epoch, %", "never flipped, %", "n")
 LAYER_HEAD = ("row", "layer", "weights", "never flipped, %", "other sign than at the start, %", "n", "paper: never, %")

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from ovsw.files import replace_file
 from ovsw.repro.plan import Experiment, value_of
 from ovsw.repro.runs import Where, read_config, read_metrics
+from ovsw.util.files import replace_file
 
 LIGHT = ("config.json", "metrics.csv", "diverged.txt")
 BINS = 80

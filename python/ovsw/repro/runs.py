@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ovsw.files import replace_file
 from ovsw.repro.plan import Run, same_run
 from ovsw.repro.pool import How, Job, run_jobs
 from ovsw.train.recipe import as_dict, from_dict
+from ovsw.util.files import replace_file
 
 DIVERGED = re.compile(r"the loss is \S+ in epoch \d+")
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from ovsw.repro.plan import Experiment, Plan, Run, makespan
 from ovsw.repro.runs import Where, duration, epochs_done, read_metrics
-from ovsw.text import table
+from ovsw.util.text import table
 
 HEAD = ("experiment", "runs", "epochs", "left")
 

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ovsw.cli import command
-from ovsw.files import new_folder, replace_file
+from ovsw.commands.base import command
 from ovsw.nn.checkpoint import damaged, load, read_run
 from ovsw.train.recipe import changes
+from ovsw.util.files import new_folder, replace_file
 
 VERSION = 1
 _LARGEST_RATIO = 100  # of an archive to its file

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ovsw.cli import INTERRUPTED, UsageError, command, offer
-from ovsw.files import made_folder
-from ovsw.progress import Progress
-from ovsw.text import table
+from ovsw.commands.base import INTERRUPTED, UsageError, command, offer
 from ovsw.train.recipe import load_recipe, recipes, set_values
+from ovsw.util.files import made_folder
+from ovsw.util.progress import Progress
+from ovsw.util.text import table
 
 if TYPE_CHECKING:
     from ovsw.train.trainer import Run

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ovsw.cli import UsageError, command
-from ovsw.files import replace_file
-from ovsw.progress import Progress
-from ovsw.text import table
+from ovsw.commands.base import UsageError, command
 from ovsw.train.recipe import from_dict
+from ovsw.util.files import replace_file
+from ovsw.util.progress import Progress
+from ovsw.util.text import table
 
 
 @dataclass

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ovsw.cli import UsageError, command, whole
-from ovsw.files import replace_file
+from ovsw.commands.base import UsageError, command, whole
 from ovsw.networks import network
-from ovsw.progress import Progress
 from ovsw.train.flips import pyplot, save
 from ovsw.train.recipe import from_dict
+from ovsw.util.files import replace_file
+from ovsw.util.progress import Progress
 
 if TYPE_CHECKING:
     import torch

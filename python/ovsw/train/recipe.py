@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ovsw.cli import UsageError
+from ovsw.commands.base import UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -26,10 +26,9 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from ovsw.cli import UsageError
+from ovsw.commands.base import UsageError
 from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
 from ovsw.export.errors import ExportError
-from ovsw.files import replace_file
 from ovsw.labels import load_labels
 from ovsw.networks import NORMALISATIONS, InputSpec, network
 from ovsw.nn import BinaryConv2d, binary_layers, create, float_network
@@ -42,6 +41,7 @@ from ovsw.train.method import OvSW
 from ovsw.train.optim import learning_rate, make_optimizer
 from ovsw.train.recipe import Recipe, TrainConfig, as_dict
 from ovsw.train.views import Views, open_views
+from ovsw.util.files import replace_file
 
 METRICS = (
     *("epoch", "lr", "loss", "train_acc1", "test_acc1", "test_acc5"),

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from ovsw.networks import InputSpec
 from ovsw.nn import binary_layers
-from ovsw.progress import Progress
 from ovsw.train import augment
+from ovsw.util.progress import Progress
 
 PADDING = 4
 SIDE = 2 * PADDING + 1

@@ -13,10 +13,10 @@ from typing import Any
 
 from ovsw import cpu, zoo
 from ovsw import format as bnn
-from ovsw.cli import UsageError, add_memory_limit, command, memory_limit
+from ovsw.commands.base import UsageError, add_memory_limit, command, memory_limit
+from ovsw.commands.summary import layers
 from ovsw.engine import Engine, read_file
-from ovsw.summary import layers
-from ovsw.text import dims, table, visible
+from ovsw.util.text import dims, table, visible
 
 
 def describe(path: str, limit: int | None = None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ovsw._version import __version__
-from ovsw.text import visible
+from ovsw.util.text import visible
 
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 MAX_THREADS = 256
@@ -43,18 +43,18 @@ class Command:
 
 
 COMMANDS = {
-    "run": Command("ovsw.run", "classify pictures, with a network that comes with ovsw or one of your own"),
+    "run": Command("ovsw.commands.run", "classify pictures, with a network that comes with ovsw or one of your own"),
     "demo": Command("ovsw.bench.demo", "see what the engine does: a trained network on pictures, large ones timed"),
-    "info": Command("ovsw.info", "show what is in a .bnn file, or which kernels this CPU runs"),
-    "zoo": Command("ovsw.zoo", "list the trained networks that come with ovsw"),
-    "doctor": Command("ovsw.doctor", "check this machine and installation; what a bug report needs"),
+    "info": Command("ovsw.commands.info", "show what is in a .bnn file, or which kernels this CPU runs"),
+    "zoo": Command("ovsw.commands.zoo", "list the trained networks that come with ovsw"),
+    "doctor": Command("ovsw.commands.doctor", "check this machine and installation; what a bug report needs"),
     "export": Command("ovsw.export.cli", "make a .bnn file of a PyTorch network or an ONNX file", "export"),
     "train": Command("ovsw.train.cli", "train a binary network by a recipe", "train"),
     "bench": Command("ovsw.bench.cli", "time the engine beside the others that are installed", "bench"),
     "flips": Command("ovsw.train.flips", "show the silent weights of a training run", "train"),
     "landscape": Command("ovsw.train.landscape", "draw the loss around a trained network", "train"),
     "repro": Command("ovsw.repro.cli", "reproduce the tables and figures of the paper", "train,export,bench"),
-    "completion": Command("ovsw.completion", "print a completion script for bash, zsh or fish", "completion"),
+    "completion": Command("ovsw.commands.completion", "print a completion script for bash, zsh or fish", "completion"),
 }
 EXAMPLES = ("ovsw run cat.jpg", "ovsw train --list", "ovsw export model_best.pth -o model.bnn", "ovsw run --help")
 _OPTIONAL = ("matplotlib", "onnx", "onnxruntime", "shtab", "tensorboard", "tomli", "torch", "tqdm")

@@ -7,7 +7,7 @@ import contextlib
 import importlib
 import sys
 
-from ovsw.cli import COMMANDS, Main, command
+from ovsw.commands.base import COMMANDS, Main, command
 
 SHELLS = ("bash", "zsh", "fish")
 _FILES = ("CKPT", "FILE", "IMG", "MODEL", "OUT", "RUN", "SOURCE", ".json")

@@ -13,13 +13,13 @@ from typing import Any
 from PIL import Image
 
 from ovsw import zoo
-from ovsw.cli import UsageError, add_engine, add_memory_limit, command, memory_limit, message, new_file, whole
+from ovsw.commands.base import UsageError, add_engine, add_memory_limit, command, memory_limit, message, new_file, whole
+from ovsw.commands.show import Row, beside, colours, html_page, terminal_picture
 from ovsw.engine import Engine
-from ovsw.files import replace_file
 from ovsw.image import ImageSource, read_image
-from ovsw.progress import Progress
-from ovsw.show import Row, beside, colours, html_page, terminal_picture
-from ovsw.text import visible
+from ovsw.util.files import replace_file
+from ovsw.util.progress import Progress
+from ovsw.util.text import visible
 
 SHOWN = 3  # answers beside a picture
 _COLUMNS = 32  # of a picture in a terminal

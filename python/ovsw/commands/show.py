@@ -20,7 +20,7 @@ import numpy as np
 from PIL import Image
 
 from ovsw.image import ImageSource, load_image
-from ovsw.text import visible
+from ovsw.util.text import visible
 
 _RESET = "\x1b[0m"
 _TALL = 3  # a terminal shows at most so many times the width: a thin picture is squeezed

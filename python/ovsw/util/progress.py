@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from ovsw.text import visible
+from ovsw.util.text import visible
 
 FIRST = 2.0  # seconds until the first word
 AGAIN = 0.2  # seconds until a terminal sees the next

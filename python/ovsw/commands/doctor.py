@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ovsw._version import __version__
-from ovsw.cli import FAILED, command, message
-from ovsw.text import table, visible
+from ovsw.commands.base import FAILED, command, message
+from ovsw.util.text import table, visible
 
 PACKAGES = ("numpy", "Pillow", "torch", "onnx", "onnxruntime", "matplotlib", "tqdm", "tensorboard")
 VARIABLES = {"OVSW_ISA": "kernel table of engines", "OVSW_NATIVE": "0: train by torch's operators alone"}
