@@ -33,7 +33,8 @@ def part_of(path: str) -> str:
 
 def package_of(part: str) -> str:
     """How a folder is imported: export/passes is ovsw.export.passes."""
-    return part.removeprefix("python/").replace("/", ".") if part.startswith("python/") else f"ovsw.{part.replace('/', '.')}"
+    below = part.removeprefix("python/ovsw").strip("/")
+    return ".".join(["ovsw", *below.split("/")]) if below else "ovsw"
 
 
 def files(*folders: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -110,7 +111,8 @@ def test_the_changelog_and_the_citation_have_the_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["ovsw", "ovsw.commands.run", "ovsw.commands.info", "ovsw.commands.zoo", "ovsw.format", "ovsw.bench.demo", "ovsw.bench.cli"]
+    "module",
+    ["ovsw", "ovsw.format", "ovsw.commands.run", "ovsw.commands.info", "ovsw.commands.zoo", "ovsw.bench.demo", "ovsw.bench.cli"],
 )
 def test_import_needs_numpy_and_pillow_only(module: str) -> None:
     """No torch, no onnx: nothing outside the standard library but numpy and PIL is loaded."""

@@ -33,7 +33,8 @@ def mode(path: Path) -> int:
 
 
 def in_python(code: str, *arguments: object) -> subprocess.Popen[bytes]:
-    head = "import os, sys\nfrom pathlib import Path\nfrom ovsw.util import files\nfrom ovsw.util.files import replace_file\n"
+    imports = ("import os, sys", "from pathlib import Path", "from ovsw.util import files")
+    head = "\n".join([*imports, "from ovsw.util.files import replace_file\n"])
     command = [sys.executable, "-c", head + code, *map(str, arguments)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

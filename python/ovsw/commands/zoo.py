@@ -94,8 +94,9 @@ def main(args: argparse.Namespace) -> int:
         print("\n".join(map(card, found)), end="")
     else:
         _list(found)
+    images = zoo.NOISE_IMAGES + len(zoo.pictures())
     for name, isa in checked.items():
-        print(f"{name}: file intact, logits of {zoo.NOISE_IMAGES + len(zoo.pictures())} images on {isa} are those of the index")
+        print(f"{name}: file intact, logits of {images} images on {isa} are those of the index")
     return 0
 
 
