@@ -112,7 +112,7 @@ def test_the_changelog_and_the_citation_have_the_version() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["ovsw", "ovsw.format", "ovsw.commands.run", "ovsw.commands.info", "ovsw.commands.zoo", "ovsw.bench.demo", "ovsw.bench.cli"],
+    ["ovsw", "ovsw.format", "ovsw.commands.run", "ovsw.commands.info", "ovsw.commands.zoo", "ovsw.bench.cli"],
 )
 def test_import_needs_numpy_and_pillow_only(module: str) -> None:
     """No torch, no onnx: nothing outside the standard library but numpy and PIL is loaded."""
