@@ -31,7 +31,7 @@ if sys.platform == "win32":
 
 
 def mac_architecture() -> str:
-    """What to build for: a universal Python runs on either, kernels are compiled for one."""
+    """The architecture to build for: a universal Python runs on both, but kernels are compiled for one."""
     flags = shlex.split(os.environ.get("ARCHFLAGS", ""))
     named = [b for a, b in zip(flags, flags[1:]) if a == "-arch"] or [platform.machine()]
     if len(set(named)) != 1:
@@ -39,7 +39,7 @@ def mac_architecture() -> str:
     return named[0]
 
 
-if MACOS:  # or the wheel of a universal Python would have the name of what it does not hold
+if MACOS:  # otherwise the wheel of a universal Python would name both architectures
     target = os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "11.0")
     os.environ["_PYTHON_HOST_PLATFORM"] = f"macosx-{target}-{mac_architecture()}"
 
@@ -52,7 +52,7 @@ class CMakeBuild(build_ext):
 
         target = Path(self.get_ext_fullpath("ovsw._core")).resolve().parent
         build = Path(self.build_temp).resolve() / f"cmake-{sys.implementation.cache_tag}"
-        # pip builds in an environment that it deletes afterwards: never rely on what an earlier run has cached.
+        # pip deletes its build environment afterwards, so paths in the cache of an earlier build may be gone.
         options = [
             f"-DCMAKE_BUILD_TYPE={'Debug' if self.debug else 'Release'}",
             f"-DCMAKE_INSTALL_PREFIX={target}",
@@ -73,7 +73,7 @@ class CMakeBuild(build_ext):
         build.mkdir(parents=True, exist_ok=True)
         configure = [cmake, "-S", str(ROOT), "-B", str(build), *options]
         if subprocess.run(configure, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
-            (build / "CMakeCache.txt").unlink(missing_ok=True)  # another generator or compiler: start over, loudly
+            (build / "CMakeCache.txt").unlink(missing_ok=True)  # another generator or compiler: start again
             subprocess.run(configure, check=True)
         jobs = str(os.cpu_count() or 1)
         subprocess.run([cmake, "--build", str(build), "--parallel", jobs], check=True)
@@ -81,7 +81,7 @@ class CMakeBuild(build_ext):
 
 
 class StableSdist(sdist):
-    """An archive of names, contents and one date: setuptools' own also tells who packed it, when and in which order."""
+    """An archive with names, contents and one date only; that of setuptools also depends on user, time and order."""
 
     def make_archive(self, base_name, format, root_dir=None, base_dir=None, owner=None, group=None) -> str:  # noqa: A002
         date = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
@@ -104,7 +104,7 @@ class StableSdist(sdist):
 
 
 class StableWheel(bdist_wheel):
-    """The modes of its files are not those that the umask gave them."""
+    """A wheel whose file modes do not depend on the umask."""
 
     def write_wheelfile(self, *args: str, **options: str) -> None:
         super().write_wheelfile(*args, **options)
@@ -118,13 +118,13 @@ packages = find_packages("python")
 for part in ("export", "bench"):
     packages += [f"ovsw.{part}", *(f"ovsw.{part}.{name}" for name in find_packages(part))]
 
-modules = ["ovsw._core"] + ["ovsw._train"] * TRAIN + ["ovsw._testing"] * TESTING
+modules = ["ovsw._core", "ovsw._bench"] + ["ovsw._train"] * TRAIN + ["ovsw._testing"] * TESTING
 
 setup(
     package_dir=package_dir,
     packages=packages,
     package_data={
-        "ovsw": ["py.typed", "_core.pyi", "data/*", "data/cifar10/*", "data/zoo/*"],
+        "ovsw": ["py.typed", "_core.pyi", "_bench.pyi", "data/*", "data/cifar10/*", "data/zoo/*"],
         "ovsw.bench": ["data/*"],
         "ovsw.repro": ["plan.toml"],
         "ovsw.train": ["recipes/*.toml"],

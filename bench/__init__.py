@@ -1,1 +1,1 @@
-"""Measuring the engine: seeded networks made without torch, and what they are compared with."""
+"""Measures the engine: seeded networks that need no torch, and the engines they are compared with."""

@@ -1,4 +1,4 @@
-"""`ovsw-bench`: the deployment table of the OvSW paper for this machine, our engine beside the others installed."""
+"""`ovsw-bench`: the deployment table of the OvSW paper for this machine, our engine beside the other installed ones."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ovsw import cpu
 from ovsw import format as bnn
-from ovsw.bench import compare, context, emulate, memory, profile, scaling
+from ovsw.bench import compare, context, emulate, families, memory, micro, profile, scaling, training
 from ovsw.bench.context import Context
-from ovsw.bench.entries import Entry, Ours, kin, ours, theirs
-from ovsw.bench.measure import Bar, Latency, interleave
+from ovsw.bench.entries import Entry, Ours, load_ours, load_peers, matching_network
+from ovsw.bench.measure import Latency, interleave
 from ovsw.bench.peers import REFERENCE, Peer, obstacles, select
 from ovsw.bench.peers.base import one_line
 from ovsw.bench.random_nets import STEMS, random_resnet
-from ovsw.bench.result import OURS, Network, Result, Row, Skipped, as_json
-from ovsw.bench.table import markdown_table, show
-from ovsw.bench.topology import NETWORKS, Topology
+from ovsw.bench.result import OURS, Measurement, Network, Result, Skipped, as_json
+from ovsw.bench.table import show
+from ovsw.bench.topology import IMAGENET, NETWORKS, Topology
 from ovsw.commands.base import INTERRUPTED, UsageError, add_engine, add_memory_limit, command, memory_limit, whole
 from ovsw.util.files import replace_file
-from ovsw.util.text import table, visible
+from ovsw.util.progress import Progress
+from ovsw.util.text import markdown_table, table, visible
 
 REPEAT, MIN_TIME = 40, 0.3
 QUICK_REPEAT, QUICK_MIN_TIME = 6, 0.0
@@ -36,45 +38,49 @@ MAX_BATCH = 1024
 def options(p: argparse.ArgumentParser) -> None:
     what = p.add_argument_group("what is timed")
     what.add_argument(
-        "--arch", metavar="A,B", default="resnet18,resnet34", help=f"of {', '.join(NETWORKS)} (default: %(default)s)"
+        "--arch", metavar="A,B", default=",".join(IMAGENET), help=f"of {', '.join(NETWORKS)} (default: %(default)s)"
     )
     what.add_argument(
         "--stem", choices=STEMS, default=STEMS[0], help="weights of our first convolution (default: %(default)s)"
     )
-    what.add_argument("--model", metavar="FILE.bnn", nargs="+", default=[], help="also these files of your own")
+    what.add_argument("--model", metavar="FILE.bnn", nargs="+", default=[], help="also time these files")
     add_memory_limit(what)
-    what.add_argument("--image", metavar="FILE", help="show this image (default: noise)")
-    what.add_argument("--peers", metavar="A,B", help="only these, such as ncnn,openvino-int8, or none (default: all)")
-    what.add_argument("--list-peers", action="store_true", help="show the peers and which can be used here")
+    what.add_argument("--image", metavar="FILE", help="run on this image (default: noise)")
+    what.add_argument(
+        "--peers", metavar="A,B", help="only these engines, such as ncnn,openvino-int8, or none (default: all)"
+    )
+    what.add_argument("--list-peers", action="store_true", help="list the other engines and which of them work here")
     how = p.add_argument_group("how")
     add_engine(how)
     how.add_argument(
         "--batch", metavar="N", type=whole(1, MAX_BATCH), default=1, help="images per call; times are per image"
     )
-    how.add_argument("--repeat", metavar="N", type=whole(1), help=f"rounds at least (default: {REPEAT})")
-    how.add_argument("--min-time", metavar="S", type=float, help=f"seconds for each at least (default: {MIN_TIME})")
-    how.add_argument("--pin", metavar="CPU", type=int, nargs="?", const=-1, help="stay on this CPU (default: the last)")
-    how.add_argument("--quick", action="store_true", help=f"{QUICK_REPEAT} rounds, no int8, torch and memory")
+    how.add_argument("--repeat", metavar="N", type=whole(1), help=f"least number of rounds (default: {REPEAT})")
+    how.add_argument("--min-time", metavar="S", type=float, help=f"least seconds per engine (default: {MIN_TIME})")
+    how.add_argument("--pin", metavar="CPU", type=int, nargs="?", const=-1, help="pin to this CPU (default: the last)")
+    how.add_argument("--quick", action="store_true", help=f"{QUICK_REPEAT} rounds, without int8, torch and memory")
     more = p.add_argument_group("what else is measured")
     toggle = argparse.BooleanOptionalAction
     more.add_argument("--memory", action=toggle, default=None, help="peak memory (default: unless --quick)")
-    more.add_argument("--profile", action="store_true", help="each step of each network beside its ceiling")
-    more.add_argument("--scaling", action="store_true", help="each network over threads and batch")
-    more.add_argument("--emulate", metavar="CPU", help="instead: counts and model of an ARM CPU, such as cortex-a76")
+    more.add_argument("--profile", action="store_true", help="time each step of each network, beside its ceiling")
+    more.add_argument("--scaling", action="store_true", help="time each network over threads and batch sizes")
+    more.add_argument("--emulate", metavar="CPU", help="instead, count instructions on an ARM CPU such as cortex-a76")
     out = p.add_argument_group("results")
-    out.add_argument("--no-paper", action="store_true", help="without the paper's figures")
-    out.add_argument("--json", metavar="FILE.json", help="everything")
-    out.add_argument("--markdown", metavar="FILE.md", nargs="?", const="-", help="tables as Markdown (default: stdout)")
-    out.add_argument("--plot", metavar="FILE.png", help="the table as a picture")
-    out.add_argument("--html", metavar="FILE.html", help="one page with everything")
+    out.add_argument("--no-paper", action="store_true", help="leave out the paper's figures")
+    out.add_argument("--json", metavar="FILE.json", help="write everything as JSON")
+    out.add_argument(
+        "--markdown", metavar="FILE.md", nargs="?", const="-", help="write the tables as Markdown (default: to stdout)"
+    )
+    out.add_argument("--plot", metavar="FILE.png", help="write the table as a picture")
+    out.add_argument("--html", metavar="FILE.html", help="write one page with everything")
 
 
 @command(
     "ovsw-bench",
-    "Time the binary networks against the float and int8 ones in the other engines that are installed.",
+    "Time binary networks in ovsw against float and int8 networks in the other engines that are installed.",
     options,
     examples=("--threads 1", "--quick --model my.bnn", "--json a.json --html report.html", "compare a.json b.json"),
-    others={"compare": compare.main},
+    others={"compare": compare.main, "families": families.main, "micro": micro.main, "training": training.main},
 )
 def main(args: argparse.Namespace) -> int:
     networks = _checked(args)
@@ -88,7 +94,7 @@ def main(args: argparse.Namespace) -> int:
         if args.json:
             replace_file(args.json, as_json({"emulated": emulated}))
         return 0
-    run = Run(args, networks)
+    run = BenchRun(args, networks)
     run.all(peers)
     if run.result.rows:
         _write(run.result, args)
@@ -97,39 +103,37 @@ def main(args: argparse.Namespace) -> int:
     return INTERRUPTED if run.result.context.interrupted else 0
 
 
-class Run:
-    """One run of the command; `result` has at any time what has been measured."""
+class BenchRun:
+    """One run of the command; `result` always holds what has been measured so far."""
 
     def __init__(self, args: argparse.Namespace, networks: list[str]) -> None:
-        # Idle threads of one engine must not spin while another is timed; read when its OpenMP is loaded.
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-        os.environ.setdefault("KMP_BLOCKTIME", "0")
+        cpu.let_idle_threads_sleep()  # those of one engine must not spin while another is timed
         self.args = args
         self.networks = networks
         self.repeat = args.repeat or (QUICK_REPEAT if args.quick else REPEAT)
         self.min_time = args.min_time if args.min_time is not None else QUICK_MIN_TIME if args.quick else MIN_TIME
-        self.progress = Bar()
+        self.progress = Progress("ovsw-bench", in_logs=False)
         self.machine = context.Machine()
-        self.judge: Peer | None = None
-        about = self.machine.about()
-        asked: dict[str, Any] = {"threads": args.threads, "batch": args.batch, "repeat": self.repeat}
-        asked["pinned"] = _pin(args.pin, args.threads) if args.pin is not None else []
-        start = self.machine.state()
-        state: dict[str, Any] = {"start": start, "end": None, "warnings": context.warnings(about, start)}
-        self.result = Result(Context(**vars(about), **asked, min_time=self.min_time, isa=None, **state))
+        self.reference: Peer | None = None
+        pinned = _pin(args.pin, args.threads) if args.pin is not None else []
+        settings: dict[str, Any] = {"threads": args.threads, "batch": args.batch, "pinned": pinned, "isa": None}
+        settings.update(repeat=self.repeat, min_time=self.min_time)
+        conditions, start = self.machine.conditions(), self.machine.state()
+        warnings = context.warnings(conditions, start)
+        self.result = Result(Context(**vars(conditions), **settings, start=start, end=None, warnings=warnings))
 
     def all(self, peers: list[Peer]) -> None:
-        """Measures everything that was asked for, or until Ctrl-C."""
-        about = self.result.context
+        """Measures everything, or until Ctrl-C."""
+        measured_on = self.result.context
         try:
             with tempfile.TemporaryDirectory() as folder:
                 self._measure(peers, Path(folder))
         except KeyboardInterrupt:
-            about.interrupted = True
+            measured_on.interrupted = True
         finally:
-            self.progress.close()
-        about.end = self.machine.state()
-        about.warnings = context.warnings(about, about.start, about.end)
+            self.progress.clear()
+        measured_on.end = self.machine.state()
+        measured_on.warnings = context.warnings(measured_on, measured_on.start, measured_on.end)
 
     def _measure(self, peers: list[Peer], folder: Path) -> None:
         groups = self._groups(folder)
@@ -146,43 +150,43 @@ class Run:
                 self._extra("scaling", name, partial(scaling.scaling, data, isa, image, rounds, name))
 
     def _extra(self, part: str, network: str, measure: Callable[[], object]) -> None:
-        """What has been measured before must not be lost by an error here."""
-        self.progress(f"{network}: {part}", 0.0)
+        """An error here must not lose what has been measured before."""
+        self.progress(f"{network}: {part}")
         try:
             getattr(self.result, part)[network] = measure()
         except Exception as e:
             self.progress.say(f"--{part}, {network}: {one_line(e)}")
 
     def _groups(self, folder: Path) -> dict[str, list[Ours]]:
-        """For each network our entries, which are timed in the same rounds; a user's file is one of its own kin's."""
+        """Our entries by network, which are timed in the same rounds; a user's file joins the network that it is."""
         args = self.args
         how = (args.threads, args.isa, args.image, args.batch)
         groups: dict[str, list[Ours]] = {}
         for network in self.networks:
             path = folder / f"{network}.bnn"
             bnn.write(random_resnet(network, numerics="integer", stem=args.stem), path)
-            one = ours(network, path, *how, None)
+            one = load_ours(network, path, *how, None)
             one.entry.check += f", {args.stem} stem"
             groups[network] = [one]
         for name in args.model:
-            like = kin(Path(name))
+            like = matching_network(Path(name))
             like = like if like in self.networks else None
-            groups.setdefault(like or name, []).append(ours(name, Path(name), *how, like, memory_limit(args)))
+            groups.setdefault(like or name, []).append(load_ours(name, Path(name), *how, like, memory_limit(args)))
         return groups
 
     def _usable(self, peers: list[Peer]) -> list[Peer]:
-        """Those that work here; a line about the others."""
+        """The peers that work here; prints a line about each of the others."""
         why: dict[str, str] = {p.name: m for p in peers if (m := p.missing()) is not None}
         if why:
             self.progress.say(f"not installed: {', '.join(why)}")
         if self.args.quick and self.args.peers is None:
             long = [p.name for p in peers if not p.quick and p.name not in why]
             why.update(dict.fromkeys(long, "left out by --quick"))
-        self.progress("trying the engines", 0.0)
+        self.progress("trying the engines")
         tried = [p for p in peers if p.name not in why]
-        judge = [REFERENCE] * any(p.comparable for p in tried) if REFERENCE.missing() is None else []
-        faults = obstacles(list(dict.fromkeys([*tried, *judge])))
-        self.judge = next((p for p in judge if p.name not in faults), None)
+        compared = REFERENCE.missing() is None and any(p.comparable for p in tried)
+        faults = obstacles(list(dict.fromkeys([*tried, *[REFERENCE] * compared])))
+        self.reference = REFERENCE if compared and REFERENCE.name not in faults else None
         why.update({p.name: faults[p.name] for p in tried if p.name in faults})
         for p in tried:
             if p.name in why:
@@ -196,7 +200,7 @@ class Run:
         parameters = Topology(NETWORKS[network]).parameters if network in NETWORKS else None
         self.result.networks[network] = Network(parameters, own=network not in NETWORKS)
         if peers:
-            timed, skipped = theirs(network, peers, self.judge, self.args.threads, folder, shown, self.progress)
+            timed, skipped = load_peers(network, peers, self.reference, self.args.threads, folder, shown, self.progress)
             entries += timed
             self.result.skipped += skipped
         self._time(network, entries, parameters)
@@ -204,10 +208,10 @@ class Run:
     def _time(self, network: str, entries: list[Entry], parameters: int | None) -> None:
         times: dict[str, list[float]] = {}
         calls = {e.name: e.call for e in entries}
-        rows: list[Row] = []
-        progress = partial(self.progress, f"{network}: timing {len(calls)} engines")
+        rows: list[Measurement] = []
+        title = f"{network}: timing {len(calls)} engines,"
         try:
-            broken = interleave(calls, times, self.repeat, self.min_time, progress)
+            broken = interleave(calls, times, self.repeat, self.min_time, lambda share: self.progress(title, share, 1))
             for entry in (e for e in entries if e.name in broken):
                 peer, why = f"{entry.engine}-{entry.precision}", one_line(broken[entry.name])
                 self.result.skipped.append(Skipped(peer, network, why))
@@ -221,12 +225,12 @@ class Run:
         if self.args.memory is True or (self.args.memory is None and not self.args.quick):
             self.result.memory = self.result.memory or {"baseline_mb": memory.baseline_mb()}
             for i, (entry, row) in enumerate(zip(timed, rows)):
-                self.progress(f"{network}: memory of {entry.engine} {entry.precision}", i / len(rows))
+                self.progress(f"{network}: memory of {entry.engine} {entry.precision}", i, len(rows))
                 row.memory_mb = memory.peak_mb(entry)
 
 
 def list_peers(peers: list[Peer]) -> str:
-    """What `--list-peers` prints."""
+    """The output of `--list-peers`."""
     missing = {p.name: p.missing() for p in peers}
     why = obstacles([p for p in peers if missing[p.name] is None])
     rows = [
@@ -237,7 +241,7 @@ def list_peers(peers: list[Peer]) -> str:
 
 
 def _checked(args: argparse.Namespace) -> list[str]:
-    """The networks. Raises UsageError now for whatever would go wrong after all the measuring."""
+    """The networks to time. Raises UsageError for whatever would otherwise fail after all the measuring."""
     networks = list(dict.fromkeys(filter(None, args.arch.split(","))))
     unknown = [n for n in networks if n not in NETWORKS]
     if unknown:
@@ -254,7 +258,7 @@ def _checked(args: argparse.Namespace) -> list[str]:
         if path.suffix != ending:
             raise UsageError(f"--{option}: {name} does not end in {ending}")
         if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
-            raise UsageError(f"--{option}: cannot write {name}: its folder does not exist or is not yours")
+            raise UsageError(f"--{option}: cannot write {name}: its folder does not exist or is not writable")
     if (args.plot or args.html) and importlib.util.find_spec("matplotlib") is None:
         raise UsageError("--plot and --html need matplotlib: pip install 'ovsw[bench]'")
     if len(set(args.model)) < len(args.model) or set(args.model) & set(networks):
@@ -263,9 +267,9 @@ def _checked(args: argparse.Namespace) -> list[str]:
 
 
 def _pin(cpu: int, threads: int) -> list[int]:
-    """Keeps this process and its children on as many CPUs as there are threads; empty if the system cannot."""
+    """Pins this process and its children to as many CPUs as there are threads; empty if the system cannot."""
     if not hasattr(os, "sched_setaffinity"):
-        print("--pin: this system cannot, going on without", file=sys.stderr)
+        print("--pin: not supported on this system, ignored", file=sys.stderr)
         return []
     allowed = sorted(os.sched_getaffinity(0))
     chosen = allowed[-threads:] if cpu < 0 else [c for c in allowed if c >= cpu][:threads]
@@ -299,7 +303,3 @@ def _write(result: Result, args: argparse.Namespace) -> None:
         from ovsw.bench.report import html
 
         replace_file(args.html, html(result, paper).encode())
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

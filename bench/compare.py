@@ -1,8 +1,8 @@
-"""`ovsw-bench compare A.json B.json`: what has changed between two runs, a verdict per row.
+"""`ovsw-bench compare A.json B.json`: what has changed between two runs, with a verdict per row.
 
-A machine has moods that last longer than a run, so a row is called faster or slower only if three things agree: its
-medians differ by more than noise does, its samples have their places apart, and the difference stays when it is divided
-by what all engines have in common, which were timed in the same rounds and tell how the machine was.
+The load of a machine changes more slowly than a run takes, so a row is called faster or slower only if three things
+agree: its medians differ by more than noise, its samples do not overlap, and the difference remains when it is divided
+by the drift that all engines of the same rounds have in common.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CONTEXT = (*_MACHINE, "threads", "batch", "pinned", "isa", "python", "numpy", "
 
 
 class Key(NamedTuple):
-    """What makes two rows the same one."""
+    """Rows of two runs with the same key are compared."""
 
     network: str
     engine: str
@@ -40,8 +40,8 @@ class Key(NamedTuple):
 
 
 @dataclass
-class Run:
-    """What is read of a result; its context is that of any version of ovsw."""
+class SavedResult:
+    """A result file; its context may be of any version of ovsw."""
 
     context: dict[str, Any]
     rows: dict[Key, Latency]
@@ -85,8 +85,8 @@ def main(args: argparse.Namespace) -> int:
     return 1 if changed and args.fail_on_change else 0
 
 
-def read(path: str) -> Run:
-    """A result file, of any version. Raises ValueError if it is none."""
+def read(path: str) -> SavedResult:
+    """Reads a result file of any version. Raises ValueError."""
     try:
         result = json.loads(Path(path).read_text(encoding="utf-8"))
         rows = {}
@@ -96,7 +96,7 @@ def read(path: str) -> Run:
             if not samples or not all(0.0 < ms < math.inf for ms in samples):
                 raise ValueError(f"no times of {key.engine} {key.precision} with {key.network}")
             rows[key] = Latency.of(samples)
-        return Run(dict(result["context"].items()), rows)
+        return SavedResult(dict(result["context"].items()), rows)
     except (ValueError, LookupError, TypeError, AttributeError) as e:
         raise ValueError(f"{path}: not a result of ovsw-bench --json ({type(e).__name__}: {e})") from None
 
@@ -106,13 +106,13 @@ def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     return [f"{key} differs: {a.get(key)} in A, {b.get(key)} in B" for key in _CONTEXT if a.get(key) != b.get(key)]
 
 
-def verdicts(a: Run, b: Run) -> list[Change]:
+def verdicts(a: SavedResult, b: SavedResult) -> list[Change]:
     ratios = {key: b.rows[key].median / a.rows[key].median for key in a.rows if key in b.rows}
     changes = []
     for key in dict.fromkeys([*a.rows, *b.rows]):
         before, after = a.rows.get(key), b.rows.get(key)
         if before and after:
-            verdict = _verdict(before, after, ratios[key], _mood(ratios, key))
+            verdict = _verdict(before, after, ratios[key], _drift(ratios, key))
         else:
             verdict = "only in A" if before else "only in B"
         a_ms, b_ms = (None if times is None else times.median for times in (before, after))
@@ -120,10 +120,10 @@ def verdicts(a: Run, b: Run) -> list[Change]:
     return changes
 
 
-def _mood(ratios: dict[Key, float], key: Key) -> float:
+def _drift(ratios: dict[Key, float], key: Key) -> float:
     """How much slower the machine itself was in B when a row was timed: the median over the engines of its network.
 
-    One engine alone can tell nothing, and of two only the other one.
+    With fewer than three engines the row's own one does not count.
     """
     votes: dict[str, list[float]] = {}
     for other, ratio in ratios.items():
@@ -134,19 +134,19 @@ def _mood(ratios: dict[Key, float], key: Key) -> float:
     return median(map(median, votes.values())) if votes else 1.0
 
 
-def _verdict(before: Latency, after: Latency, ratio: float, mood: float) -> str:
-    off, beyond_mood = math.log(ratio), math.log(ratio / mood)
+def _verdict(before: Latency, after: Latency, ratio: float, drift: float) -> str:
+    off, beyond_drift = math.log(ratio), math.log(ratio / drift)
     if abs(off) <= math.log(SAME):
         return "same"
-    agree = off * beyond_mood > 0 and min(abs(off), abs(beyond_mood)) > math.log(CHANGED)
-    if not agree or not _place(before).apart(_place(after)):
+    agree = off * beyond_drift > 0 and min(abs(off), abs(beyond_drift)) > math.log(CHANGED)
+    if not agree or not _range(before).apart(_range(after)):
         return "unclear"
     return "faster" if off < 0 else "slower"
 
 
-def _place(times: Latency) -> Spread:
-    """Where the samples are, whatever a few spikes do: the middle half, and the medians of parts of the run, since the
-    machine's mood may have changed on the way."""
+def _range(times: Latency) -> Spread:
+    """The range of the samples without spikes: the middle half, widened by the medians of parts of the run, as the load
+    of the machine may have changed during it."""
     samples = np.asarray(times.samples)
     parts = np.array_split(samples, max(1, min(PARTS, len(samples) // 3)))
     low, high = np.percentile(samples, [25, 75])

@@ -1,6 +1,6 @@
-"""What figures depend on: the machine, its clock, governor, load and temperature, and the versions of everything.
+"""The conditions of a measurement: the machine, its clock, governor, load and temperature, and all versions.
 
-Linux has files for it, a Raspberry Pi `vcgencmd`, macOS `sysctl` and `pmset`. What a machine does not tell is None.
+They come from files on Linux, `vcgencmd` on a Raspberry Pi, and `sysctl` and `pmset` on macOS; unknown ones are None.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NEAR = 5.0  # degrees below a trip point
 
 
 def ask(command: list[str]) -> str:
-    """What a command prints; "" where it is missing or fails."""
+    """The output of a command; "" if it is missing or fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
@@ -35,8 +35,8 @@ def ask(command: list[str]) -> str:
 
 
 @dataclass
-class About:
-    """What does not change during a run; engines have their versions in the rows."""
+class Conditions:
+    """The conditions that do not change during a run; the versions of engines are in their rows."""
 
     date: str
     cpu: str
@@ -54,7 +54,7 @@ class About:
 
 @dataclass
 class State:
-    """What does. `throttled` says what holds the CPU back, `throttle_count` how often that was so since boot."""
+    """The conditions that change. `throttled` has the reasons, `throttle_count` the number of times since boot."""
 
     clock_mhz: int | None
     load: float | None
@@ -65,8 +65,8 @@ class State:
 
 
 @dataclass
-class Context(About):
-    """With what was asked for. `isa` is our instruction set, None before anything is timed."""
+class Context(Conditions):
+    """All conditions, with the settings of the run. `isa` is our kernel table, None before anything is timed."""
 
     threads: int
     batch: int
@@ -81,7 +81,7 @@ class Context(About):
 
 
 class Machine:
-    """Reads what the machine says of itself; `root`, `ask` and `system` are other ones in tests."""
+    """Reads the conditions; tests replace `root`, `ask` and `system`."""
 
     def __init__(self, root: Path = Path("/"), ask: Ask = ask, system: str = platform.system()) -> None:
         self.root = root
@@ -89,8 +89,8 @@ class Machine:
         self.mac = system == "Darwin"
         self.cpu0 = root / "sys/devices/system/cpu/cpu0/cpufreq"
 
-    def about(self) -> About:
-        return About(
+    def conditions(self) -> Conditions:
+        return Conditions(
             date=time.strftime("%Y-%m-%d %H:%M:%S"),
             cpu=self.cpu(),
             machine=platform.machine(),
@@ -107,7 +107,7 @@ class Machine:
 
     def state(self) -> State:
         temperature, trip = self.temperature()
-        load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+        load = round(os.getloadavg()[0], 2)
         return State(self.clock(), load, temperature, trip, self.throttled(), self.throttle_count())
 
     def cpu(self) -> str:
@@ -122,7 +122,7 @@ class Machine:
         return current or (round(float(listed[1])) if listed else None)
 
     def temperature(self) -> tuple[float | None, float | None]:
-        """Of the hottest zone in degrees, that of the CPU if one is named so, and where it starts to throttle."""
+        """The temperature of the hottest zone, preferably of the CPU, in degrees, and where it starts to throttle."""
         zones = []
         for zone in sorted((self.root / "sys/class/thermal").glob("thermal_zone*")):
             value = self._number(zone / "temp")
@@ -142,7 +142,7 @@ class Machine:
         return (float(measured[1]) if measured else None), None
 
     def throttled(self) -> list[str]:
-        """What holds the CPU back now or has done so since boot, as a Raspberry Pi or a Mac says it."""
+        """The reasons for a throttled CPU, now or since boot, as a Raspberry Pi or a Mac reports them."""
         bits = re.search(r"throttled=(0x[0-9a-fA-F]+)", self._vcgencmd("get_throttled"))
         word = int(bits[1], 16) if bits else 0
         reasons = [text for bit, text in _PI_NOW.items() if word >> bit & 1]
@@ -172,12 +172,12 @@ class Machine:
         return _float(self._text(path) or "")
 
 
-def warnings(about: About, start: State, end: State | None = None) -> list[str]:
-    """What makes figures doubtful, a line each."""
+def warnings(conditions: Conditions, start: State, end: State | None = None) -> list[str]:
+    """Reasons to doubt the figures, a line each."""
     doubts = []
-    if about.governor == "powersave":
+    if conditions.governor == "powersave":
         doubts.append("the governor is powersave, which may hold the clock down: cpupower frequency-set -g performance")
-    if start.load is not None and start.load > 0.5 * (about.cores or 1):
+    if start.load is not None and start.load > 0.5 * (conditions.cores or 1):
         doubts.append(f"the load was {start.load} at the start: something else is running")
     states = [start] if end is None else [start, end]
     doubts += dict.fromkeys(f"the CPU is held back: {text}" for state in states for text in state.throttled)
@@ -191,7 +191,7 @@ def warnings(about: About, start: State, end: State | None = None) -> list[str]:
 
 
 def commit(folder: Path) -> str | None:
-    """Of the checkout that this folder belongs to; None if it is not one, or only lies in one."""
+    """The commit of the checkout that this folder is part of; None if it is not tracked there."""
     git = ["git", "-C", str(folder)]
     if not ask([*git, "ls-files", "--error-unmatch", "__init__.py"]):
         return None

@@ -1,5 +1,5 @@
-"""`ovsw-demo`: the whole runtime in one command. A trained network says what is on real pictures; then it is timed,
-beside two large networks whose weights are random, made without torch.
+"""`ovsw-demo`: the whole runtime in one command. A trained network classifies real pictures; then it is timed beside
+two large networks with random weights, which are built without torch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ovsw import Engine, zoo
 from ovsw import format as bnn
 from ovsw.bench.measure import interleaved
 from ovsw.bench.random_nets import STEMS, random_resnet
+from ovsw.bench.topology import IMAGENET
 from ovsw.commands.base import UsageError, add_engine, command, new_file, whole
-from ovsw.commands.show import Row, beside, colours, html_page, terminal_picture
+from ovsw.commands.show import ClassifiedImage, beside, colours, html_page, terminal_picture
 from ovsw.util.files import replace_file
 from ovsw.util.text import table, visible
 
-NETWORKS = ("resnet18", "resnet34")
 PHOTO = Path(__file__).parent / "data" / "cat.jpg"
 _TOP = 3
 _PICTURE, _CELL = 16, 40  # columns of a terminal
@@ -31,7 +31,7 @@ _PICTURE, _CELL = 16, 40  # columns of a terminal
 
 @dataclass
 class Answer:
-    """What a network says of a picture; `truth` is "" if nobody knows."""
+    """The answers of a network to a picture; `truth` is "" if it is unknown."""
 
     path: str
     truth: str
@@ -71,11 +71,11 @@ def main(args: argparse.Namespace) -> int:
     if args.save and not Path(args.save).is_dir():
         raise UsageError(f"--save: the folder {args.save} does not exist")
     entry, engine = zoo.entry(zoo.DEFAULT), zoo.load(zoo.DEFAULT, threads=args.threads, isa=args.isa)
-    found = answers(engine, {args.image: ""} if args.image else pictures())
+    classified = answers(engine, {args.image: ""} if args.image else pictures())
     print(f"{entry.about}\n")
-    print(as_pictures(found, shutil.get_terminal_size().columns) if colours(sys.stdout) else as_table(found))
+    print(as_pictures(classified, shutil.get_terminal_size().columns) if colours(sys.stdout) else as_table(classified))
     if args.html:
-        rows = [Row(Path(a.path).name, a.path, a.top, a.note) for a in found]
+        rows = [ClassifiedImage(Path(a.path).name, a.path, a.top, a.note) for a in classified]
         replace_file(args.html, html_page(rows, entry.about).encode())
         print(f"\nwrote {args.html}")
     times(engine, args)
@@ -83,17 +83,17 @@ def main(args: argparse.Namespace) -> int:
 
 
 def pictures() -> dict[str, str]:
-    """By path, what is on the bundled pictures: one test image of each class, and a photo."""
+    """The class of each bundled picture by its path: one test image per class, and a photo."""
     return {**{str(path): label for label, path in zoo.pictures().items()}, str(PHOTO): "cat"}
 
 
 def answers(engine: Engine, truths: dict[str, str]) -> list[Answer]:
-    """What a network says of pictures that it was not trained with, right or wrong."""
+    """The answers of a network to pictures that it was not trained with."""
     return [Answer(path, truth, engine.classify(path, _TOP)) for path, truth in truths.items()]
 
 
-def as_table(found: list[Answer]) -> str:
-    known = any(a.truth for a in found)
+def as_table(classified: list[Answer]) -> str:
+    known = any(a.truth for a in classified)
     head = ("picture", *(("is", "verdict") if known else ()), "answer", "second", "third")
     rows = [
         (
@@ -101,20 +101,20 @@ def as_table(found: list[Answer]) -> str:
             *((a.truth, a.verdict) if known else ()),
             *(f"{100 * p:3.0f} %  {label}" for label, p in a.top),
         )
-        for a in found
+        for a in classified
     ]
-    return table(head, rows) + (f"\n\n{score(found)}" if known else "")
+    return table(head, rows) + (f"\n\n{score(classified)}" if known else "")
 
 
-def as_pictures(found: list[Answer], columns: int) -> str:
-    """Each picture beside its answers, as many in a row as a terminal of so many columns has room for."""
-    cells = [_cell(a) for a in found]
+def as_pictures(classified: list[Answer], columns: int) -> str:
+    """Each picture with its answers, as many in a row as fit into so many columns."""
+    cells = [_cell(a) for a in classified]
     across = max(1, columns // _CELL)
     lines = []
     for start in range(0, len(cells), across):
         row = cells[start : start + across]
         lines += ["".join(cell[i] for cell in row).rstrip() for i in range(max(map(len, row)))] + [""]
-    return "\n".join([*lines, *([score(found)] if any(a.truth for a in found) else [])])
+    return "\n".join([*lines, *([score(classified)] if any(a.truth for a in classified) else [])])
 
 
 def _cell(a: Answer) -> list[str]:
@@ -125,16 +125,16 @@ def _cell(a: Answer) -> list[str]:
     return beside(terminal_picture(Path(a.path), _PICTURE), texts, _PICTURE, room)
 
 
-def score(found: Iterable[Answer]) -> str:
-    verdicts = [a.verdict for a in found]
+def score(classified: Iterable[Answer]) -> str:
+    verdicts = [a.verdict for a in classified]
     return f"{verdicts.count('right')} of {len(verdicts)} right"
 
 
 def times(trained: Engine, args: argparse.Namespace) -> None:
-    """What the trained network and large ones of random weights take; no answer of these means anything."""
+    """Times the trained network and large ones with random weights, whose answers are meaningless."""
     image = args.image or str(PHOTO)
     rows = [_timed(zoo.DEFAULT, zoo.entry(zoo.DEFAULT).bytes, trained, image, args)]
-    for name in NETWORKS:
+    for name in IMAGENET:
         data = bnn.to_bytes(random_resnet(name, numerics="integer", stem=STEMS[0]))
         if args.save:
             replace_file(Path(args.save) / f"{name}.bnn", data)
@@ -152,7 +152,3 @@ def _timed(name: str, size: int, engine: Engine, image: str, args: argparse.Name
     ms = interleaved({"": partial(engine.run, pixels)}, args.repeat)[""]
     _, height, width = engine.input_shape
     return name, f"{height}x{width}", f"{size / 1e6:.2f}", f"{np.median(ms):.2f}", f"{ms.min():.2f}"
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

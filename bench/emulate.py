@@ -1,7 +1,7 @@
-"""`ovsw-bench --emulate CPU`: what one inference costs on an ARM CPU, without one: counted, and modelled from counts.
+"""`ovsw-bench --emulate CPU`: the cost of one inference on an ARM CPU, counted under emulation.
 
-The rig of tools/arm64 counts the instructions of ovsw and of ncnn under qemu-aarch64. Milliseconds are a model made of
-these counts and are shown by themselves, never in one table with measured ones.
+The tools in tools/arm64 count the instructions of ovsw and of ncnn under qemu-aarch64. Milliseconds are modelled from
+these counts and never appear in one table with measured ones.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def emulate(cpu: str, networks: list[str], stem: str) -> Emulated:
 
 
 def counts(cpus: list[str], networks: list[str], *options: str) -> list[dict[str, Any]]:
-    """What tools/arm64/count.py says of these networks.
+    """The output of tools/arm64/count.py for these networks.
 
-    Raises ValueError where the rig is not set up, RuntimeError if it fails.
+    Raises ValueError if the tools are not set up, RuntimeError if they fail.
     """
     for cpu in cpus:
         if cpu not in CPUS:
@@ -73,7 +73,7 @@ def counts(cpus: list[str], networks: list[str], *options: str) -> list[dict[str
 
 
 def show(emulated: Emulated) -> str:
-    """Counts, then what the model makes of them."""
+    """The counts, then the modelled times."""
     rows = emulated.rows
     groups = list(dict.fromkeys(name for row in rows for name in row.classes))
     machines = list(dict.fromkeys(name for row in rows for name in row.model_ms))
@@ -81,10 +81,10 @@ def show(emulated: Emulated) -> str:
     modelled: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)  # every machine runs one CPU's code
     for row in rows:
         numbers = (row.instructions, *(row.classes[name] for name in groups))
-        about = (row.network, f"{row.engine} {row.precision}", row.cpu)
-        counted.append(about + tuple(f"{n / 1e6:.1f}" for n in numbers))
+        label = (row.network, f"{row.engine} {row.precision}", row.cpu)
+        counted.append(label + tuple(f"{n / 1e6:.1f}" for n in numbers))
         modelled[row.network, f"{row.engine.split()[0]} {row.precision}"].update(row.model_ms)
-    cells = [(*about, *(f"{ms[m]:.1f}" if m in ms else "-" for m in machines)) for about, ms in modelled.items()]
+    cells = [(*label, *(f"{ms[m]:.1f}" if m in ms else "-" for m in machines)) for label, ms in modelled.items()]
     classes = table(("network", "engine", "CPU", "all", *groups), counted, right=range(3, 4 + len(groups)))
     head = ("network", "engine", *(f"{m}, model ms" for m in machines))
     return f"""Instructions of one inference, in millions, one thread, counted under qemu-aarch64:

@@ -1,7 +1,7 @@
 """The float32 ResNets that the binary ones are compared with, as ONNX models with seeded weights.
 
-Built node by node with onnx's helper, batch norm already folded into the convolutions (as every engine would
-do at load time), so that neither torch nor a download is needed.
+Built node by node with the helper of onnx, so that neither torch nor a download is needed. Batch norms are folded into
+the convolutions, as every engine would do when it loads the model.
 """
 
 from __future__ import annotations

@@ -1,31 +1,27 @@
-"""How everything is timed: warm, in turns (a b c, a b c, ...), so that whatever else the machine does hits all alike.
+"""How everything is timed: warmed up and interleaved (a b c, a b c, ...), so that other load affects all alike.
 
-The verdict on two engines is the ratio of their times in the same turn, with its spread, not that of two averages.
+Two engines are compared by the ratio of their times in the same round, with its spread, not by two averages.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-
-from ovsw.util.text import visible
 
 
 @dataclass
 class Spread:
-    """Of a quantity over the rounds."""
+    """Median, 10th and 90th percentile of a quantity over the rounds."""
 
     median: float
     p10: float
     p90: float
 
     def apart(self, other: Spread) -> bool:
-        """Whether the two have nothing in common; if they have, nobody should say which is faster."""
+        """Whether the two do not overlap; if they do, neither should be called faster."""
         return self.p10 > other.p90 or self.p90 < other.p10
 
     def range(self, digits: int = 2) -> str:
@@ -34,7 +30,7 @@ class Spread:
 
 @dataclass
 class Latency(Spread):
-    """Milliseconds per image, in every round too."""
+    """Milliseconds per image, with the samples of all rounds."""
 
     samples: list[float]
 
@@ -61,11 +57,11 @@ def interleave(
     progress: Callable[[float], None] = lambda fraction: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Exception]:
-    """Fills `times` with the seconds of each call in each round, which are all there is if Ctrl-C comes.
+    """Fills `times` with the seconds of each call in each round, so that Ctrl-C leaves what has been measured.
 
-    There are at least `rounds` rounds, and as many as it takes to spend `seconds` on each call. A turn is a call that
-    is not timed, since the engine before has emptied the caches, and one that is. A call that gives back a float has
-    timed itself. One that raises is dropped; gives back those errors.
+    There are at least `rounds` rounds, and as many as it takes to spend `seconds` on each call. In each round a call
+    runs twice, and the second run is timed, since the engine before it has emptied the caches. A call that returns a
+    float has timed itself. A call that raises is dropped; returns those errors.
     """
     broken: dict[str, Exception] = {}
     times.update({name: [] for name in calls})
@@ -98,42 +94,8 @@ def interleave(
 
 
 def interleaved(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, np.ndarray]:
-    """Milliseconds of each call in each round; an error of any is raised."""
+    """Milliseconds of each call in each round. Raises the first error of a call."""
     times: dict[str, list[float]] = {}
     for e in interleave(calls, times, rounds).values():
         raise e
     return {name: 1e3 * np.array(t) for name, t in times.items()}
-
-
-class Bar:
-    """A progress bar on stderr, if that is a terminal and tqdm is installed."""
-
-    def __init__(self) -> None:
-        self.bar: Any = None
-        self.shown = ("", 0.0)
-        if sys.stderr.isatty():
-            try:
-                from tqdm import tqdm
-            except ModuleNotFoundError:
-                return
-            form = "{desc} {percentage:3.0f} %|{bar}| {elapsed}"
-            self.bar = tqdm(total=1.0, file=sys.stderr, leave=False, bar_format=form)
-
-    def __call__(self, what: str, fraction: float) -> None:
-        what_before, at = self.shown
-        now = time.monotonic()
-        if self.bar is None or (what == what_before and now < at + 0.2):  # drawing takes time from what is timed next
-            return
-        self.shown = (what, now)
-        self.bar.set_description_str(visible(what), refresh=False)
-        self.bar.n = fraction
-        self.bar.refresh()
-
-    def say(self, line: str) -> None:
-        if self.bar is not None:
-            self.bar.clear()
-        print(visible(line), file=sys.stderr)
-
-    def close(self) -> None:
-        if self.bar is not None:
-            self.bar.close()

@@ -1,6 +1,6 @@
-"""The child process of `ovsw.bench.memory`: loads what its argument says, runs it, and prints its peak memory in bytes.
+"""The child process of `ovsw.bench.memory`: loads and runs the network in its argument and prints its peak memory.
 
-A script and not a module of the package, since that alone would load more than numpy.
+It is a script, as importing the package would load more than numpy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def peak(process: int | str) -> int:
-    """In bytes. Linux's getrusage would not do: it counts what the parent had in memory when it started us."""
+    """In bytes. Not from getrusage on Linux, which includes the memory that the parent had at the fork."""
     try:
         status = Path(f"/proc/{process}/status").read_text()
     except OSError:

@@ -1,35 +1,33 @@
-"""`python -m ovsw.bench.micro`: every kernel of every table on the layers of real networks, one thread.
+"""`ovsw-bench micro`: every kernel of every table on the layers of real networks, on one thread.
 
-The engines run turn by turn, step by step timed; layers of one shape are one row. Beside each binary convolution a
-plain 64-bit popcount dot over the same multiply-adds is timed in the same rounds. `--emulate` counts instructions on
-an ARM CPU instead (tools/arm64).
+The tables run in interleaved rounds and every step is timed; layers of one shape are one row. The same rounds time, for
+each binary convolution, a plain 64-bit popcount dot over as many multiply-adds. `--emulate` counts instructions on an
+ARM CPU instead (tools/arm64).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections import defaultdict
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ovsw import Engine, Step, cpu
+from ovsw import Engine, Step, _bench, cpu
 from ovsw import format as bnn
 from ovsw.bench.emulate import counts
 from ovsw.bench.measure import spread
 from ovsw.bench.random_nets import STEMS, random_resnet
+from ovsw.bench.subcommand import add_options, print_rows
+from ovsw.bench.topology import NETWORKS
 from ovsw.commands.base import command
-from ovsw.util.text import dims, table
-
-NETWORKS = ("resnet18", "cresnet20")
+from ovsw.util.text import dims
 
 
 @dataclass
 class Timed:
-    """A layer shape on one table, or all binary convolutions; `popcnt` is the time of plain popcount dots over its."""
+    """A layer shape on one table, or all binary convolutions; `popcnt`: the time of plain popcounts over its own."""
 
     network: str
     op: str
@@ -57,38 +55,30 @@ class Counted:
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("networks", metavar="NET", nargs="*", default=list(NETWORKS), help="resnet18, resnet34, cresnet20")
+    add_options(p, ("resnet18", "cresnet20"), rounds=30, known=list(NETWORKS))
     p.add_argument("--isa", metavar="NAME", help="one kernel table only (default: each that this CPU supports)")
     p.add_argument("--numerics", choices=("integer", "float"), default="integer", help="default: %(default)s")
     p.add_argument(
         "--stem", choices=STEMS, default=STEMS[0], help="weights of the first convolution (default: %(default)s)"
     )
-    p.add_argument("--emulate", metavar="CPU", help="instead: instructions per 128 MACs on cortex-a72 and the like")
-    p.add_argument("--rounds", metavar="N", type=int, default=30, help="turns (default: %(default)s)")
-    p.add_argument("--json", action="store_true", help="print JSON")
+    p.add_argument("--emulate", metavar="CPU", help="count instructions per 128 MACs on this ARM CPU: cortex-a72, ...")
 
 
-@command("python -m ovsw.bench.micro", "Time every kernel of every table on real layer shapes.", options)
+@command("ovsw-bench micro", "Time every kernel of every table on real layer shapes.", options)
 def main(args: argparse.Namespace) -> int:
-    if args.rounds < 1:
-        raise ValueError("--rounds must be at least 1")
     if args.emulate:
         return _emulate(args)
     isas = [args.isa] if args.isa else cpu.supported_isas()
     rows = [row for net in args.networks for row in measure(net, args.numerics, isas, args.rounds, args.stem)]
-    if args.json:
-        print(json.dumps([asdict(row) for row in rows], indent=2))
-        return 0
     cells = [
         (r.network, r.op, r.shape, str(r.layers), r.isa, f"{r.us:.1f}", f"{r.p10:.1f} .. {r.p90:.1f}")
         + (f"{r.gmacs:.1f}" if r.gmacs else "-", f"{r.popcnt:.2f}" if r.popcnt else "-")
         for r in rows
     ]
-    print(f"{args.numerics}, one thread, {args.rounds} interleaved rounds")
-    print("popcnt: the time of plain popcount dots over this one's\n")
+    note = f"{args.numerics}, one thread, {args.rounds} interleaved rounds"
+    note += "\npopcnt: the time of plain popcount dots over this one's"
     head = ("network", "op", "shape", "layers", "isa", "us", "p10 .. p90", "GMAC/s", "popcnt")
-    print(table(head, cells, right=(3, 5, 7, 8)))
-    return 0
+    return print_rows(args.json, rows, note, head, cells, right=(3, 5, 7, 8))
 
 
 def _emulate(args: argparse.Namespace) -> int:
@@ -97,19 +87,16 @@ def _emulate(args: argparse.Namespace) -> int:
     options = ("--engine=ovsw", "--steps", f"--stem={args.stem}", *([f"--isa={args.isa}"] if args.isa else []))
     rows: dict[Counted, None] = {}
     for row in counts([cpu], args.networks, *options):
-        about = (row["network"], cpu, row["engine"].split()[-1])
+        layer_of = (row["network"], cpu, row["engine"].split()[-1])
         for s in row["steps"]:
-            rows[Counted(*about, s["op"], _shape(s), s["instructions"], s["per_128_macs"])] = None
-    if args.json:
-        print(json.dumps([asdict(row) for row in rows], indent=2))
-        return 0
+            rows[Counted(*layer_of, s["op"], _shape(s), s["instructions"], s["per_128_macs"])] = None
     cells = [
         (r.network, r.op, r.shape, r.isa, str(r.instructions), f"{r.per_128_macs:.2f}" if r.per_128_macs else "-")
         for r in rows
     ]
-    print(f"{cpu}, emulated, one inference; layers of one shape that take as many instructions are one row\n")
-    print(table(("network", "op", "shape", "isa", "instructions", "per 128 MACs"), cells, right=(4, 5)))
-    return 0
+    note = f"{cpu}, emulated, one inference; layers of one shape that take as many instructions are one row"
+    head = ("network", "op", "shape", "isa", "instructions", "per 128 MACs")
+    return print_rows(args.json, list(rows), note, head, cells, right=(4, 5))
 
 
 def _shape(step: dict[str, Any]) -> str:
@@ -136,7 +123,7 @@ def measure(network: str, numerics: str, isas: list[str], rounds: int, stem: str
             seconds[isa].append(engine.time_steps(image)[0])
         for layer in binary:
             (cout, oh, ow), (kh, kw) = layer.output, layer.window
-            plain[layer].append(cpu.time_popcount(oh * ow, cout, -(-kh * kw * layer.input[0] // 64)))
+            plain[layer].append(_bench.time_popcount(oh * ow, cout, -(-kh * kw * layer.input[0] // 64)))
     rows = []
     for isa in isas:
         times = np.asarray(seconds[isa])
@@ -157,7 +144,3 @@ def _timed(
     us = spread(1e6 * seconds)
     popcnt = None if ratio is None else float(np.median(ratio))
     return Timed(network, op, shape, layers, isa, us.median, us.p10, us.p90, macs / us.median / 1e3, popcnt)
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

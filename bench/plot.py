@@ -1,6 +1,6 @@
-"""The pictures of `ovsw-bench`: the table as bars, where the time goes, the roofline, and what threads bring.
+"""The pictures of `ovsw-bench`: the table as bars, the time of each step, the roofline, and the gain of threads.
 
-Each takes a result or a part of it and writes a PNG to a path or an open file. Needs matplotlib, but no screen.
+Each function takes a result or a part of it and writes a PNG to a path or an open file. Needs matplotlib, no screen.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING, Any, Optional, Union
 import numpy as np
 
 from ovsw.bench.measure import Latency, Spread
-from ovsw.bench.profile import Profile, TimedStep
-from ovsw.bench.result import OURS, Result, Row
+from ovsw.bench.profile import NetworkProfile, TimedStep
+from ovsw.bench.result import OURS, Measurement, Result
 from ovsw.bench.scaling import Scaling
 from ovsw.bench.table import PAPER, fastest
 from ovsw.util.text import visible
@@ -49,14 +49,14 @@ def table_plot(result: Result, path: Target, paper: bool = True) -> None:
     if any(there for bars in panels.values() for _, _, _, there in bars):
         marker = axes.flat[0].plot([], [], "D", color=_PAPER_COLOUR, ms=6)
         figure.legend(marker, ["paper, M1 Pro"], loc="outside upper right", frameon=False)
-    about = f"{result.context.cpu}, {result.context.threads} thread(s), batch {result.context.batch}"
-    figure.suptitle(_short(about, 70), x=0.01, ha="left", fontsize=10)
+    machine = f"{result.context.cpu}, {result.context.threads} thread(s), batch {result.context.batch}"
+    figure.suptitle(_short(machine, 70), x=0.01, ha="left", fontsize=10)
     _save(figure, path)
 
 
-def _networks(result: Result) -> dict[str, list[Row]]:
+def _networks(result: Result) -> dict[str, list[Measurement]]:
     """The rows of each network, a user's file with those it is compared with."""
-    groups: dict[str, list[Row]] = defaultdict(list)
+    groups: dict[str, list[Measurement]] = defaultdict(list)
     for row in result.rows:
         groups[row.like or row.network].append(row)
     return groups
@@ -65,7 +65,7 @@ def _networks(result: Result) -> dict[str, list[Row]]:
 Bar = tuple[str, str, Optional[Latency], Optional[float]]  # W/A, whose, latency here and that of the paper
 
 
-def _bars(rows: list[Row], network: str, published: dict[tuple[str, str], float]) -> list[Bar]:
+def _bars(rows: list[Measurement], network: str, published: dict[tuple[str, str], float]) -> list[Bar]:
     """The fastest of each width, and all of ours."""
     bars: list[Bar] = []
     for wa in ("32/32", "16/16", "8/8"):
@@ -107,7 +107,7 @@ def _whiskers(spreads: Sequence[Spread]) -> np.ndarray:
     return np.array([np.abs(np.sort([s.p10, s.p90]) - s.median) for s in spreads]).T
 
 
-def steps_plot(profile: Profile, path: Target, network: str) -> None:
+def steps_plot(profile: NetworkProfile, path: Target, network: str) -> None:
     """Where the time of a network goes: a bar per step in the order of execution."""
     from matplotlib.patches import Patch
 
@@ -132,7 +132,7 @@ def steps_plot(profile: Profile, path: Target, network: str) -> None:
     _save(figure, path)
 
 
-def roofline(profile: Profile, path: Target, network: str) -> None:
+def roofline(profile: NetworkProfile, path: Target, network: str) -> None:
     """Multiply-adds per byte against GMAC/s, with the ceilings measured; layers of one shape are one point."""
     layers = _layers(profile)
     if not layers:
@@ -179,7 +179,7 @@ class _Layer:
     share: float
 
 
-def _layers(profile: Profile) -> list[_Layer]:
+def _layers(profile: NetworkProfile) -> list[_Layer]:
     """Steps with multiply-adds, in the order of their first one."""
     groups: dict[tuple[str, str, str], list[TimedStep]] = defaultdict(list)
     for step in profile.steps:
@@ -194,7 +194,7 @@ def _layers(profile: Profile) -> list[_Layer]:
 
 
 def _number(axis: Axes, x: list[float], y: list[float], areas: list[float]) -> None:
-    """Numbers the points from 1; each number goes to the nearest place where nothing is yet."""
+    """Numbers the points from 1; each number goes to the nearest free place."""
     pixel = axis.figure.dpi / 72
     points = axis.transData.transform(np.column_stack([x, y]))
     radii = [pixel * np.sqrt(area) / 2 for area in areas]
@@ -239,7 +239,7 @@ def scaling_plot(scaling: Scaling, path: Target) -> None:
     _save(figure, path)
 
 
-def _about(profile: Profile, network: str) -> str:
+def _about(profile: NetworkProfile, network: str) -> str:
     return f"{_short(network, 40)}: {profile.total_ms:.2f} ms in all, {profile.isa}, {profile.threads} thread(s)"
 
 
@@ -254,13 +254,13 @@ def _plain(axis: Axes) -> None:
 
 
 def _short(text: str, most: int) -> str:
-    """Names come from files and users: no longer than this, and no formula for matplotlib."""
+    """Names come from files and users: shortened, and without formulas for matplotlib."""
     line = visible(" ".join(text.split()))
     return (line if len(line) <= most else line[: most - 1] + "…").replace("$", r"\$")
 
 
 def _figure(width: float, height: float) -> Figure:
-    """One that no global state knows of."""
+    """A figure outside the global state of pyplot."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -16,22 +16,22 @@ from typing import Any
 
 import numpy as np
 
-from ovsw import Engine, cpu
+from ovsw import Engine, _bench
 from ovsw import format as bnn
 from ovsw.bench.measure import spread
 from ovsw.bench.random_nets import ideal_layers
 from ovsw.engine import NO_LIMIT, ImageLike
 from ovsw.util.text import dims, table
 
-COPIES = tuple(1 << n for n in (17, 19, 21, 23, 26))  # bytes read and written; the caches' steps lie between them
+COPIES = tuple(1 << n for n in (17, 19, 21, 23, 26))  # bytes read and written; cache sizes lie between them
 _SIZES = {"f32": 4, "i16": 2, "i32": 4, "u8": 1}
-_TICK = 1e-8  # seconds: what a coarse clock may show as none
+_TICK = 1e-8  # seconds; a coarse clock may show none
 _WIDTHS = {"i8": "int8", "i16": "int16"}
 
 
 @dataclass
 class Work:
-    """What a step has to do; `kinds` are those of its input and weight, `bytes` what it must read and write."""
+    """The work of a step; `kinds` are the types of its input and weight, `bytes` what it must read and write."""
 
     name: str
     op: str
@@ -77,14 +77,14 @@ class Ceilings:
     copy: list[Copy]
 
     def seconds(self, work: Work) -> float:
-        """The least that the step can take."""
+        """The shortest possible time of the step."""
         peak = self.gmacs.get(work.label)
         speed = max((c for c in self.copy if c.bytes <= work.bytes), key=lambda c: c.bytes, default=self.copy[0])
         return max(work.macs / peak if peak else 0.0, work.bytes / speed.gb_per_s) / 1e9
 
 
 @dataclass
-class Profile:
+class NetworkProfile:
     isa: str
     threads: int
     rounds: int
@@ -93,7 +93,7 @@ class Profile:
     ceilings: Ceilings
 
 
-def profile(data: bytes, isa: str | None, threads: int, image: ImageLike, rounds: int) -> Profile:
+def profile(data: bytes, isa: str | None, threads: int, image: ImageLike, rounds: int) -> NetworkProfile:
     """Times each step of the model in `data` on one image; ideal layers and copies are timed in the same rounds."""
     engine = Engine(data, threads=threads, isa=isa, memory_limit=NO_LIMIT)  # it has been loaded before
     model = bnn.from_bytes(data)
@@ -117,17 +117,17 @@ def profile(data: bytes, isa: str | None, threads: int, image: ImageLike, rounds
         timed: dict[str, Any] = {"ms": ms.median, "p10": ms.p10, "p90": ms.p90, "share": ms.median / total}
         gmacs, ceiling = work.macs / ms.median / 1e6, 1e3 * ceilings.seconds(work) / ms.median
         steps.append(TimedStep(**vars(work), **timed, gmacs=gmacs, ceiling_share=ceiling))
-    return Profile(engine.isa, threads, rounds, total, steps, ceilings)
+    return NetworkProfile(engine.isa, threads, rounds, total, steps, ceilings)
 
 
-def show(profile: Profile) -> str:
-    """The profile as text: what a ceiling is, the steps, and what each op takes together."""
+def show(profile: NetworkProfile) -> str:
+    """The profile as text: what a ceiling is, the steps, and the totals per op."""
     steps = table(STEP_HEAD, step_cells(profile), right=range(5, len(STEP_HEAD)))
     ops = table(OP_HEAD, op_cells(profile), right=range(1, len(OP_HEAD)))
     return "\n".join([*(textwrap.fill(text, 118) for text in head(profile)), "", steps, "", ops])
 
 
-def head(profile: Profile) -> list[str]:
+def head(profile: NetworkProfile) -> list[str]:
     """The paragraphs above the tables."""
     about = f"{profile.isa}, {profile.threads} thread(s), {profile.rounds} rounds"
     peaks = [f"{name} {gmacs:.0f} GMAC/s" for name, gmacs in profile.ceilings.gmacs.items()]
@@ -144,7 +144,7 @@ STEP_HEAD = ("step", "op", "shape", "window", "kinds", "ms", "p10 .. p90", "%", 
 OP_HEAD = ("op", "steps", "ms", "%", "GMAC/s")
 
 
-def step_cells(profile: Profile) -> list[tuple[str, ...]]:
+def step_cells(profile: NetworkProfile) -> list[tuple[str, ...]]:
     """The rows under STEP_HEAD."""
     return [
         (s.name, s.op, s.shape, s.window, s.kinds)
@@ -154,8 +154,8 @@ def step_cells(profile: Profile) -> list[tuple[str, ...]]:
     ]
 
 
-def op_cells(profile: Profile) -> list[tuple[str, ...]]:
-    """The rows under OP_HEAD, what takes most time first."""
+def op_cells(profile: NetworkProfile) -> list[tuple[str, ...]]:
+    """The rows under OP_HEAD, the slowest first."""
     groups: dict[str, list[TimedStep]] = defaultdict(list)
     for step in profile.steps:
         groups[step.label].append(step)
@@ -218,5 +218,5 @@ def _copy_speed(size: int, threads: int) -> float:
     share = size // threads
     repeat = max(1, (4 << 20) // size)
     with ThreadPoolExecutor(threads) as pool:
-        times = list(pool.map(lambda _: cpu.time_copy(share, repeat), range(threads)))
+        times = list(pool.map(lambda _: _bench.time_copy(share, repeat), range(threads)))
     return sum(repeat * share / seconds for seconds in times)

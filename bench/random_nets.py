@@ -91,15 +91,15 @@ def random_resnet(
     if name not in NETWORKS:
         raise ValueError(f"unknown network '{name}', known are {', '.join(NETWORKS)}")
     spec = NETWORKS[name]
-    given = spec.input if size is None else spec.input.at(size)
+    image = spec.input if size is None else spec.input.at(size)
     num_classes = num_classes or spec.num_classes
-    output = _resnet(_Builder(seed), ir.Input("x", [], given.shape), Topology(spec), num_classes)
+    output = _resnet(_Builder(seed), ir.Input("x", [], image.shape), Topology(spec), num_classes)
     labels: str | list[str] = []
-    if isinstance(given.labels, str) and num_classes == spec.num_classes:
-        labels = given.labels if numerics == "integer" else load_labels(given.labels, num_classes)
-    metadata = given.metadata(f"{name} (random weights)", num_classes, labels)
+    if isinstance(image.labels, str) and num_classes == spec.num_classes:
+        labels = image.labels if numerics == "integer" else load_labels(image.labels, num_classes)
+    metadata = image.metadata(f"{name} (random weights)", num_classes, labels)
     graph = ir.Graph(ir.reachable(output))
-    return passes.build(graph, given.mean, given.std, metadata, numerics, weights, stem)[0]
+    return passes.build(graph, image.mean, image.std, metadata, numerics, weights, stem)[0]
 
 
 def ideal_layers(numerics: str, weights: str = "int16", stem: str | None = None) -> bnn.Model:

@@ -1,6 +1,6 @@
-"""`ovsw-bench --html`: a result as one page that needs nothing else: no script, no request, pictures inside.
+"""`ovsw-bench --html`: a result as one self-contained page: no scripts, no requests, pictures inside.
 
-Names come from users and other engines, so everything but our own tags is escaped.
+Names come from users and other engines, so everything except our own tags is escaped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run of `ovsw-bench` has found: what its tables, pictures, page and JSON are made of."""
+"""The result of `ovsw-bench`, from which its tables, pictures, page and JSON are made."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from ovsw.bench.context import Context
 from ovsw.bench.measure import Latency, Spread
-from ovsw.bench.profile import Profile
+from ovsw.bench.profile import NetworkProfile
 from ovsw.bench.scaling import Scaling
 
 OURS = "ovsw"
 
 
 @dataclass
-class Row:
+class Measurement:
     """One engine at one precision with one network.
 
     A user's own file is `like` the network that it is compared with. `isa` is our instruction set, `ratio` the latency
@@ -63,10 +63,10 @@ class Result:
 
     context: Context
     networks: dict[str, Network] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Measurement] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     memory: dict[str, float | None] = field(default_factory=dict)
-    profile: dict[str, Profile] = field(default_factory=dict)
+    profile: dict[str, NetworkProfile] = field(default_factory=dict)
     scaling: dict[str, Scaling] = field(default_factory=dict)
 
 

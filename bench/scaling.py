@@ -1,14 +1,13 @@
-"""What more threads and larger batches bring: every combination in turns, against one thread and one image."""
+"""The gain of more threads and larger batches: all combinations, interleaved, against one thread and one image."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from ovsw import Engine
+from ovsw import Engine, cpu
 from ovsw.bench.measure import Spread, interleaved, spread
 from ovsw.engine import NO_LIMIT, ImageLike
 from ovsw.util.text import table, visible
@@ -37,7 +36,7 @@ class Scaling:
 
 def scaling(data: bytes, isa: str | None, image: ImageLike, rounds: int, network: str) -> Scaling:
     """Times the model in `data` with 1, 2, 4, ... and all cores, and with each of BATCHES."""
-    engines = {n: Engine(data, threads=n, isa=isa, memory_limit=NO_LIMIT) for n in thread_counts(cores())}
+    engines = {n: Engine(data, threads=n, isa=isa, memory_limit=NO_LIMIT) for n in thread_counts(cpu.usable_cores())}
     pixels = engines[1].batch(image)[:1]
 
     def call(engine: Engine, batch: int) -> Callable[[], object]:
@@ -51,7 +50,7 @@ def scaling(data: bytes, isa: str | None, image: ImageLike, rounds: int, network
         each = times[f"{threads} {batch}"] / batch
         ms = spread(each)
         points.append(Point(threads, batch, ms, 1e3 / ms.median, spread(times["1 1"] / each)))
-    return Scaling(network, engines[1].isa, cores(), rounds, points)
+    return Scaling(network, engines[1].isa, cpu.usable_cores(), rounds, points)
 
 
 def show(scaling: Scaling) -> str:
@@ -80,8 +79,3 @@ def cells(scaling: Scaling) -> list[tuple[str, ...]]:
 def thread_counts(cores: int) -> list[int]:
     """Powers of two below `cores`, and `cores`."""
     return [1 << n for n in range(16) if 1 << n < cores] + [cores]
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -6,15 +6,14 @@ Both are made from the result alone, as plain text or Markdown.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ovsw.bench.entries import BITS
 from ovsw.bench.measure import Latency, Spread
 from ovsw.bench.peers import PEERS
-from ovsw.bench.result import OURS, Result, Row
+from ovsw.bench.result import OURS, Measurement, Result
 from ovsw.util.text import table as text_table
-from ovsw.util.text import visible
 
 
 @dataclass
@@ -77,7 +76,7 @@ def cells(result: Result, paper: bool) -> list[tuple[str, ...]]:
     return lines
 
 
-def _line(row: Row, base: Row | None, parameters: int | None, rounds: int) -> tuple[str, ...]:
+def _line(row: Measurement, base: Measurement | None, parameters: int | None, rounds: int) -> tuple[str, ...]:
     """Memory saving and acceleration are over the 32/32 in `base`.
 
     The latter is the ratio of the medians that show; the ratios of the same rounds decide whether it may be called.
@@ -101,7 +100,7 @@ def clear(a: Latency, b: Latency, times: Spread) -> bool:
     return a.apart(b) and times.apart(Spread(1.0, 1.0, 1.0))
 
 
-def fastest(rows: list[Row], wa: str) -> Row | None:
+def fastest(rows: list[Measurement], wa: str) -> Measurement | None:
     return min((r for r in rows if r.wa == wa), key=lambda r: r.latency_ms.median, default=None)
 
 
@@ -137,19 +136,8 @@ def all_cells(result: Result) -> list[tuple[str, ...]]:
     return lines
 
 
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    def cell(text: str) -> str:
-        return visible(text).replace("|", r"\|")
-
-    def line(row: Sequence[str]) -> str:
-        return f"| {' | '.join(map(cell, row))} |"
-
-    rule = ["---:" if i in right else "---" for i in range(len(head))]
-    return "\n".join([line(head), line(rule), *map(line, rows)])
-
-
 def show(result: Result, paper: bool, render: Callable[..., str] = text_table) -> str:
-    """Both tables, as plain text or with `markdown_table`."""
+    """Both tables, as plain text or with `ovsw.util.text.markdown_table`."""
     parts = [render(HEAD, cells(result, paper), right=(2, 3, 4, 5, 7))]
     if result.rows:
         parts.append("All engines timed; x ovsw: an engine's time over ovsw's in the same round.")

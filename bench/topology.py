@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ovsw.networks import NetworkSpec, network
 
-NETWORKS = {name: network(name) for name in ("resnet18", "resnet34", "cresnet20")}
+IMAGENET = ("resnet18", "resnet34")  # those of the paper's deployment table
+NETWORKS = {name: network(name) for name in (*IMAGENET, "cresnet20")}
 
 
 @dataclass(frozen=True)

@@ -1,38 +1,48 @@
-"""`python -m ovsw.bench.training`: a training step with the native kernels and with torch's operators alone, and what
-OvSW and the input pipeline cost beside it. All are taken in turns, each on its own copy of the network.
+"""`ovsw-bench training`: a training step with the native kernels and with PyTorch alone, and the cost of OvSW and of
+the input pipeline. All of them run in interleaved rounds, each on its own copy of the network.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from ovsw.bench.measure import interleaved, spread
-from ovsw.commands.base import command
-from ovsw.util.text import table
+from ovsw import cpu
+from ovsw.bench.measure import Spread, interleaved, spread
+from ovsw.bench.subcommand import add_options, print_rows
+from ovsw.commands.base import command, whole
+
+
+@dataclass
+class StepTime:
+    """One part of training; `share` in percent of the plain step's time."""
+
+    network: str
+    call: str
+    ms: Spread
+    share: Spread
+    batch: int
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("networks", metavar="NET", nargs="*", default=["cResNet20", "cResNet18"], help="binary networks")
-    p.add_argument("--batch", metavar="N", type=int, default=256, help="images per step (default: %(default)s)")
-    p.add_argument("--threads", metavar="N", type=int, default=2, help="threads of torch (default: %(default)s)")
-    p.add_argument("--rounds", metavar="N", type=int, default=10, help="turns (default: %(default)s)")
+    add_options(p, ("cResNet20", "cResNet18"), rounds=10)
+    p.add_argument("--batch", metavar="N", type=whole(1), default=256, help="images per step (default: %(default)s)")
+    p.add_argument("--threads", metavar="N", type=whole(1), default=2, help="threads of torch (default: %(default)s)")
     p.add_argument("--learned-scale", action="store_true", help="scales are parameters, as in XNOR-Net++")
     p.add_argument("--channels-last", action="store_true", help="also a step with channels innermost")
     p.add_argument("--compile", action="store_true", help="also a step through torch.compile")
 
 
 @command(
-    "python -m ovsw.bench.training",
-    "Time a training step natively and with torch alone, without and with OvSW, and the input pipeline, interleaved.",
+    "ovsw-bench training",
+    "Time a training step with and without the native kernels, with and without OvSW, and the input pipeline.",
     options,
 )
 def main(args: argparse.Namespace) -> int:
-    if min(args.batch, args.threads, args.rounds) < 1:
-        raise ValueError("--batch, --threads and --rounds must be at least 1")
+    cpu.let_idle_threads_sleep()
     try:
         import torch
 
@@ -44,18 +54,16 @@ def main(args: argparse.Namespace) -> int:
     rows = []
     for name in args.networks:
         times = interleaved(_calls(name, args.batch, args.learned_scale, args.channels_last, args.compile), args.rounds)
-        base = times["step"]
-        for what, t in times.items():
-            ms, share = spread(t), spread(100 * t / base)
-            rate = f"{1000 * args.batch / ms.median:.0f}"
-            rows.append((name, what, f"{ms.median:.1f}", ms.range(1), rate, f"{share.median:.2f} %", share.range()))
-    print(
-        f"batch {args.batch}, {args.threads} thread(s), {args.rounds} interleaved rounds, kernels {native.kernels()}; "
-        "share: of the plain step\n"
-    )
+        for call, t in times.items():
+            rows.append(StepTime(name, call, spread(t), spread(100 * t / times["step"]), args.batch))
+    cells = [
+        (r.network, r.call, f"{r.ms.median:.1f}", r.ms.range(1), f"{1000 * r.batch / r.ms.median:.0f}")
+        + (f"{r.share.median:.2f} %", r.share.range())
+        for r in rows
+    ]
+    note = f"batch {args.batch}, {args.threads} thread(s), {args.rounds} interleaved rounds, kernels {native.kernels()}"
     head = ("network", "what", "median ms", "p10 .. p90", "images/s", "share", "p10 .. p90")
-    print(table(head, rows, right=(2, 4, 5)))
-    return 0
+    return print_rows(args.json, rows, f"{note}; share: of the plain step", head, cells, right=(2, 4, 5))
 
 
 def _calls(
@@ -126,7 +134,3 @@ def _calls(
     if compiled:
         calls["step, torch.compile"] = step_of(copy.deepcopy(model), through=torch.compile)
     return calls
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ovsw.export.errors import ExportError, VerifyError
     from ovsw.export.frontend.layers import register_layer
-    from ovsw.export.pipeline import ExportOptions, Report, export, export_module, export_source
+    from ovsw.export.options import ExportOptions
+    from ovsw.export.pipeline import Report, export, export_module, export_source
     from ovsw.export.source import Source
 
 __all__ = [
@@ -34,5 +35,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    homes = {"ExportError": "errors", "VerifyError": "errors", "register_layer": "frontend.layers"}
+    homes = {
+        "ExportOptions": "options",
+        "ExportError": "errors",
+        "VerifyError": "errors",
+        "register_layer": "frontend.layers",
+    }
     return getattr(importlib.import_module(f"{__name__}.{homes.get(name, 'pipeline')}"), name)

@@ -1,4 +1,4 @@
-"""What an export costs: top-1 of the reference and of the exported file on the same labelled images."""
+"""The accuracy of an export: top-1 of the reference and of the exported file on the same labelled images."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Accuracy:
     agreement: float
 
     def is_lost(self, classes: int) -> bool:
-        """Whether the file knows next to nothing of what the network knows: it is nearer to chance than to that."""
+        """Whether the file has lost most of the network's accuracy: it is much nearer to chance."""
         chance = 1 / classes
         return self.pytorch > 2 * chance and self.exported - chance < (self.pytorch - chance) / 4
 
     def warning(self) -> str | None:
-        """What those should know who are going to use the file, if its answers are not the network's."""
+        """A warning for users of the file, if its answers differ from the network's."""
         noise = 3 * ((1 - self.agreement) / self.images) ** 0.5  # of a difference between accuracies on the same images
         if self.pytorch - self.exported > max(0.01, noise):
             return f"the file is right on {self.exported:.1%} of {self.images:,} images, PyTorch on {self.pytorch:.1%}"
@@ -46,7 +46,7 @@ def other_answers(agreement: float, images: int) -> str | None:
     """A warning, if the file's answers are PyTorch's on less than most of the images."""
     if agreement >= _HONEST:
         return None
-    return f"the file gives PyTorch's answer on only {agreement:.0%} of {images:,} images"
+    return f"the file gives the same answer as PyTorch on only {agreement:.0%} of {images:,} images"
 
 
 def open_images(root: Path, num_classes: int) -> MemorySet | FolderSet:
@@ -55,13 +55,13 @@ def open_images(root: Path, num_classes: int) -> MemorySet | FolderSet:
     Classes are numbered as in the data set, or by the sorted names of the folders.
     """
     if not root.is_dir():
-        raise ExportError(f"--images: the folder {root} does not exist")
+        raise ExportError(f"images: the folder {root} does not exist")
     try:
         images = _cifar(root, num_classes) or _folders(root)
     except (DataError, OSError) as e:
-        raise ExportError(f"--images: {e}") from None
+        raise ExportError(f"images: {e}") from None
     if len(images.names) != num_classes:
-        raise ExportError(f"--images: {root} has {len(images.names)} classes, the network has {num_classes}")
+        raise ExportError(f"images: {root} has {len(images.names)} classes, the network has {num_classes}")
     return images
 
 
@@ -98,42 +98,43 @@ def measure(
     limit: int | None,
 ) -> Accuracy:
     """Compares the reference in float32 with `run`, which takes uint8 (n, h, w, c), on at most `limit` images."""
-    count = len(images) if limit is None else min(limit, len(images))
-    chosen = _spread(len(images), count)
+    chosen = spread(len(images), limit)
     labels = images.labels.numpy()[chosen]
     exported: list[np.ndarray] = []
     expected: list[np.ndarray] = []
     for pixels in _batches(images, chosen, spec):
-        found = reference(spec.normalised(pixels))
-        expected.append((found[0] if isinstance(found, tuple) else found).argmax(axis=1))
+        outputs = reference(spec.normalised(pixels))
+        expected.append((outputs[0] if isinstance(outputs, tuple) else outputs).argmax(axis=1))
         exported.append(run(pixels).argmax(axis=1))
     file, torch_ = np.concatenate(exported), np.concatenate(expected)
     shares = (float((a == b).mean()) for a, b in ((torch_, labels), (file, labels), (file, torch_)))
-    return Accuracy(count, *shares)
+    return Accuracy(len(chosen), *shares)
 
 
 def agreement(
     reference: Callable[[np.ndarray], Any], run: Callable[[np.ndarray], np.ndarray], pixels: np.ndarray, spec: InputSpec
 ) -> float:
     """The share of images, uint8 (n, h, w, c), on which both have the same answer."""
-    found = reference(spec.normalised(pixels))
-    first = (found[0] if isinstance(found, tuple) else found).reshape(len(pixels), -1)
+    outputs = reference(spec.normalised(pixels))
+    first = (outputs[0] if isinstance(outputs, tuple) else outputs).reshape(len(pixels), -1)
     return float((first.argmax(axis=1) == run(pixels).argmax(axis=1)).mean())
 
 
 def some_pixels(images: MemorySet | FolderSet, spec: InputSpec, most: int) -> np.ndarray:
     """Up to so many of the images, as uint8 (n, h, w, c)."""
-    return np.concatenate(list(_batches(images, _spread(len(images), min(most, len(images))), spec)))
+    return np.concatenate(list(_batches(images, spread(len(images), most), spec)))
 
 
-def _spread(total: int, count: int) -> np.ndarray:
-    return np.arange(count) * total // count  # over all classes
+def spread(total: int, most: int | None) -> np.ndarray:
+    """At most so many of `total` places, evenly spread, so that all classes are among them."""
+    count = total if most is None else min(most, total)
+    return np.arange(count) * total // count
 
 
 def _batches(images: MemorySet | FolderSet, chosen: np.ndarray, spec: InputSpec) -> Iterator[np.ndarray]:
     if isinstance(images, MemorySet) and tuple(images.images.shape[1:]) != spec.shape:
         shape = dims(images.images.shape[1:])
-        raise ExportError(f"--images: the images are of {shape}, the network takes {dims(spec.shape)}")
+        raise ExportError(f"images: the images are of {shape}, the network takes {dims(spec.shape)}")
     for start in range(0, len(chosen), _BATCH):
         part = chosen[start : start + _BATCH]
         if isinstance(images, MemorySet):

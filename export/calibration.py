@@ -1,4 +1,4 @@
-"""Images that the scales of an integer file are measured on: given ones, those of a folder, or synthetic ones."""
+"""Calibration images for the scales of an integer file: the caller's, those of a folder, or synthetic ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ovsw.datasets import IMAGE_SUFFIXES, DataError, FolderSet, MemorySet, open_split
-from ovsw.export.accuracy import some_pixels
+from ovsw.export.accuracy import some_pixels, spread
 from ovsw.export.errors import ExportError
 from ovsw.image import load_pixels
 from ovsw.networks import InputSpec
@@ -27,19 +27,19 @@ class Calibration:
     synthetic: bool = False
 
 
-def calibration(
-    given: str | Path | np.ndarray | torch.Tensor | None, labelled: MemorySet | FolderSet | None, spec: InputSpec
+def calibration_images(
+    images: str | Path | np.ndarray | torch.Tensor | None, labelled: MemorySet | FolderSet | None, spec: InputSpec
 ) -> Calibration:
-    """The images that are given, else some of the labelled ones, else synthetic ones."""
-    if given is None and labelled is not None:
+    """The images that the user names, else some of the labelled ones, else synthetic ones."""
+    if images is None and labelled is not None:
         pixels = some_pixels(labelled, spec, MOST)
         return Calibration(spec.normalised(pixels), f"{len(pixels)} of the labelled images")
-    if given is None:
+    if images is None:
         return Calibration(spec.normalised(_synthetic(spec)), "synthetic noise", synthetic=True)
-    if isinstance(given, (str, Path)):
-        pixels = _of_folder(Path(given), spec)
-        return Calibration(spec.normalised(pixels), f"{len(pixels)} images of {given}")
-    array = given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
+    if isinstance(images, (str, Path)):
+        pixels = _of_folder(Path(images), spec)
+        return Calibration(spec.normalised(pixels), f"{len(pixels)} images of {images}")
+    array = images.detach().cpu().numpy() if isinstance(images, torch.Tensor) else np.asarray(images)
     return Calibration(_of_array(array, spec), f"{len(array)} images")
 
 
@@ -60,7 +60,7 @@ def _of_array(array: np.ndarray, spec: InputSpec) -> np.ndarray:
 def _of_folder(root: Path, spec: InputSpec) -> np.ndarray:
     """Pixels of CIFAR's training images, in any form that `ovsw-train` reads, or of all image files below a folder."""
     if not root.is_dir():
-        raise ExportError(f"--calibrate: the folder {root} does not exist")
+        raise ExportError(f"calibration: the folder {root} does not exist")
     paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
     try:
         for kind in ("cifar10", "cifar100"):
@@ -69,17 +69,13 @@ def _of_folder(root: Path, spec: InputSpec) -> np.ndarray:
             except DataError:
                 continue
             if isinstance(images, MemorySet) and tuple(images.images.shape[1:]) == spec.shape:
-                return np.ascontiguousarray(images.images[_spread(len(images))].numpy().transpose(0, 2, 3, 1))
+                return np.ascontiguousarray(images.images[spread(len(images), MOST)].numpy().transpose(0, 2, 3, 1))
         if not paths:
-            raise ExportError(f"--calibrate: {root} holds no images of {dims(spec.shape)}")
-        chosen = [paths[i] for i in _spread(len(paths))]
+            raise ExportError(f"calibration: {root} holds no images of {dims(spec.shape)}")
+        chosen = [paths[i] for i in spread(len(paths), MOST)]
         return np.stack([load_pixels(p, spec.channels, spec.resize, (spec.height, spec.width)) for p in chosen])
     except (DataError, OSError, ValueError) as e:
-        raise e if isinstance(e, ExportError) else ExportError(f"--calibrate: {e}") from None
-
-
-def _spread(count: int) -> np.ndarray:
-    return np.arange(min(MOST, count)) * count // min(MOST, count)
+        raise e if isinstance(e, ExportError) else ExportError(f"calibration: {e}") from None
 
 
 def _synthetic(spec: InputSpec, count: int = 8, seed: int = 0) -> np.ndarray:

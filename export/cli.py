@@ -1,25 +1,23 @@
-"""`ovsw-export`: a checkpoint, a network in Python, an ONNX file or a torch.export program becomes a `.bnn` file."""
+"""`ovsw-export`: makes a `.bnn` file from a checkpoint, a network in Python, an ONNX file or a torch.export program."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
+import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ovsw.commands.base import UsageError, command
-from ovsw.export.errors import VerifyError
+from ovsw.export.errors import ExportError, VerifyError
+from ovsw.export.options import CHOICES, WIDTHS, ExportOptions, check_target
 from ovsw.util.progress import Progress
 from ovsw.util.text import dims, table, visible
 
 if TYPE_CHECKING:
     from ovsw.export.pipeline import Prepared, Report
-
-
-_WIDTHS = ("int16", "int8")
 
 
 def _normalisation(parts: list[str] | None) -> str | list[float] | None:
@@ -50,11 +48,7 @@ def _whole(what: str, least: int, most: int = sys.maxsize) -> Callable[[str], in
     return parse
 
 
-_SIZE, _COUNT, _SOME = (
-    _whole("a size between 8 and 4096", 8, 4096),
-    _whole("a number of images", 1),
-    _whole("a number of images", 1),
-)
+_SIZE, _COUNT = _whole("a size between 8 and 4096", 8, 4096), _whole("a number of images", 1)
 
 
 def options(p: argparse.ArgumentParser) -> None:
@@ -62,20 +56,18 @@ def options(p: argparse.ArgumentParser) -> None:
         "source",
         metavar="SOURCE",
         help="a trainer's checkpoint or a bare state dict; FILE.py:NAME, a module or a function without arguments that "
-        "makes one (runs the code in FILE.py); an .onnx file; a .pt2 program of torch.export",
+        "returns one (this runs the code in FILE.py); an .onnx file; a .pt2 program of torch.export",
     )
-    p.add_argument(
-        "-o", "--output", metavar="OUT", help="the file to write, OUT.bnn, or OUT.onnx for a float ONNX model"
-    )
-    p.add_argument("--arch", metavar="NAME", help="the network, such as ResNet18_1w1a (default: as its keys tell)")
+    p.add_argument("-o", "--output", metavar="OUT", help="file to write: OUT.bnn, or OUT.onnx for a float ONNX model")
+    p.add_argument("--arch", metavar="NAME", help="network, such as ResNet18_1w1a (default: found by its keys)")
     p.add_argument("--input-size", metavar="N", type=_SIZE, help="side of the square input, if not the usual one")
-    p.add_argument("--input", metavar="CxHxW", type=_shape, help="the image that the network of FILE.py takes")
+    p.add_argument("--input", metavar="CxHxW", type=_shape, help="shape of the image that the network of FILE.py takes")
     p.add_argument(
         "--mean",
         metavar="X",
         nargs="+",
-        help="of the pixels scaled to 0..1, per channel; or imagenet, cifar10, cifar100, none (default: as the "
-        "checkpoint or its network tell; other sources have to be given it)",
+        help="mean of the pixels scaled to 0..1, per channel; or imagenet, cifar10, cifar100, none (default: "
+        "taken from the checkpoint or its network; required for other sources)",
     )
     p.add_argument("--std", metavar="X", nargs="+", help="likewise; a name for --mean counts for both")
     p.add_argument(
@@ -85,7 +77,7 @@ def options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument(
         "--numerics",
-        choices=("auto", "integer", "float"),
+        choices=CHOICES["numerics"],
         default="auto",
         help="arithmetic of the file (default: integer where the network allows it, else float)",
     )
@@ -96,10 +88,12 @@ def options(p: argparse.ArgumentParser) -> None:
         help="width of real weights in integer files (default: as trained, else int16); with FILE.py:NAME also a "
         "checkpoint to load into the network",
     )
-    p.add_argument("--stem", choices=_WIDTHS, help="those of the first layer (default: as trained, else as --weights)")
+    p.add_argument(
+        "--stem", choices=CHOICES["stem"], help="width of the first layer (default: as trained, else as --weights)"
+    )
     p.add_argument(
         "--zero-weights",
-        choices=("refuse", "plus"),
+        choices=CHOICES["zero_weights"],
         default="refuse",
         help="binary weights that are exactly 0: refuse (default), or take their sign as +1",
     )
@@ -113,8 +107,9 @@ def options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument(
         "--calibrate",
+        dest="calibration",
         metavar="DIR",
-        help="images to measure the scales of integer maps on that no clamp bounds (default: some of --images, else "
+        help="images that determine the scales of integer maps without a clamp (default: some of --images, else "
         "synthetic noise, with a warning)",
     )
     p.add_argument(
@@ -124,11 +119,9 @@ def options(p: argparse.ArgumentParser) -> None:
         metavar="OUT.svg",
         help="show the network as it was read, after each pass, and the plan: as tables, and as a picture in OUT.svg",
     )
-    p.add_argument(
-        "--allow-unsafe", action="store_true", help="let a .pt2 program be read by a pickle, which may run code"
-    )
-    p.add_argument("--max-images", metavar="N", type=_SOME, help="use N of them, evenly spread")
-    p.add_argument("--force", action="store_true", help="overwrite OUT.bnn")
+    p.add_argument("--allow-unsafe", action="store_true", help="let a pickle read the .pt2 program, which may run code")
+    p.add_argument("--max-images", metavar="N", type=_COUNT, help="use N of the labelled images, evenly spread")
+    p.add_argument("--force", action="store_true", help="overwrite existing files")
     p.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
@@ -145,44 +138,54 @@ def options(p: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if args.output is None and args.explain is None:
         raise UsageError("nothing to do: -o OUT.bnn writes a file, --explain shows what would be in it")
-    _settle(args)
+    chosen = _chosen(args)
     with Progress(args.prog) as progress:
-        return _export(args, progress)
+        progress.step("loading torch")
+        from ovsw.export.pipeline import run
 
+        def explain(prepared: Prepared) -> None:
+            if args.explain is not None:
+                progress.clear()
+                _explain(prepared, args.explain)
 
-def _export(args: argparse.Namespace, progress: Progress) -> int:
-    progress.step("loading torch")
-    from ovsw.export.pipeline import ExportOptions, check_target, open_source, prepare
-
-    chosen = ExportOptions(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ExportOptions)})
-    if args.output is not None:
-        check_target(args.output, args.force, args.source)
-    if args.explain not in (None, "-"):
-        check_target(args.explain, args.force, args.source)
-    progress.step(f"reading {args.source}")
-    source = open_source(args.source, chosen)
-    progress.step("building the file")
-    prepared = prepare(source, chosen, str(args.output).endswith(".onnx"))
-    progress.clear()
-    if args.explain is not None:
-        _explain(prepared, args.explain)
-    if args.output is None:
-        return 0
-    progress.step("comparing the file with the original")
-    try:
-        report = prepared.write(Path(args.output))
-    except VerifyError as e:
+        try:
+            if args.explain not in (None, "-"):
+                check_target(args.explain, args.force, args.source)
+            report = run(args.source, args.output, chosen, progress.step, explain)
+        except ExportError as e:
+            raise ExportError(_with_options(e.summary), list(map(_with_options, e.problems))) from None
+        except VerifyError as e:
+            progress.clear()
+            print(f"{args.prog}: {visible(f'{args.source}: {e}')}; nothing was written", file=sys.stderr)
+            return 1
         progress.clear()
-        print(f"{args.prog}: {visible(f'{args.source}: {e}')}; nothing was written", file=sys.stderr)
-        return 1
-    progress.clear()
-    if report.not_integer:
-        why = visible(report.not_integer)
-        print(f"{args.prog}: exported as float, integers are not possible: {why}", file=sys.stderr)
-    for warning in report.warnings:
-        print(f"{args.prog}: warning: {visible(warning)}", file=sys.stderr)
-    print(json.dumps(report.as_dict(), indent=2) if args.json else _text(report))
+    if report is not None:
+        report.warnings = list(map(_with_options, report.warnings))
+        _print(report, args)
     return 0
+
+
+def _chosen(args: argparse.Namespace) -> ExportOptions:
+    """The options; --weights is a width, or a checkpoint, or both."""
+    words = args.weights or []
+    widths, checkpoints = [w for w in words if w in WIDTHS], [w for w in words if w not in WIDTHS]
+    if len(widths) > 1 or len(checkpoints) > 1:
+        raise UsageError(f"--weights is given as {', '.join(words)}: at most one width and one checkpoint")
+    args.weights, args.checkpoint = next(iter(widths), None), next(iter(checkpoints), None)
+    args.mean, args.std = _normalisation(args.mean), _normalisation(args.std)
+    return ExportOptions(**{field.name: getattr(args, field.name) for field in fields(ExportOptions)})
+
+
+def _with_options(message: str) -> str:
+    """A message with options instead of parameters: `mean=` and, at its beginning, `mean:` become --mean."""
+    names = "|".join(field.name for field in fields(ExportOptions))
+
+    def option(match: re.Match[str]) -> str:
+        first, name, word, shape = match.groups()
+        name = {"calibration": "calibrate", "checkpoint": "weights"}.get(first or name, first or name)
+        return " ".join(filter(None, (f"--{name.replace('_', '-')}", word, (shape or "").replace(", ", "x"))))
+
+    return re.sub(rf'^({names})(?=:)|(?<![\w/.-])({names})=(?:True|"(\w+)"|\(([\d, ]+)\))?(?!\w)', option, message)
 
 
 def _explain(prepared: Prepared, target: str) -> None:
@@ -191,21 +194,19 @@ def _explain(prepared: Prepared, target: str) -> None:
     from ovsw.export.explain_svg import svg
     from ovsw.util.files import replace_file
 
-    told = explain(prepared.source.graph, prepared.chosen.model, prepared.chosen.lowered)
-    print(table(told, verbose=True))
+    explanation = explain(prepared.source.graph, prepared.chosen.model, prepared.chosen.lowered)
+    print(table(explanation, verbose=True))
     if target != "-":
-        replace_file(target, svg(told).encode())
+        replace_file(target, svg(explanation).encode())
 
 
-def _settle(args: argparse.Namespace) -> None:
-    """Arguments that come in several forms."""
-    args.mean, args.std = _normalisation(args.mean), _normalisation(args.std)
-    args.calibration = args.calibrate
-    given = args.weights or []
-    widths, checkpoints = [w for w in given if w in _WIDTHS], [w for w in given if w not in _WIDTHS]
-    if len(widths) > 1 or len(checkpoints) > 1:
-        raise UsageError(f"--weights is given as {', '.join(given)}: at most one width and one checkpoint")
-    args.weights, args.checkpoint = next(iter(widths), None), next(iter(checkpoints), None)
+def _print(report: Report, args: argparse.Namespace) -> None:
+    if report.not_integer:
+        reason = visible(report.not_integer)
+        print(f"{args.prog}: exported as float, integers are not possible: {reason}", file=sys.stderr)
+    for warning in report.warnings:
+        print(f"{args.prog}: warning: {visible(warning)}", file=sys.stderr)
+    print(json.dumps(report.as_dict(), indent=2) if args.json else _text(report))
 
 
 def _text(report: Report) -> str:

@@ -1,7 +1,7 @@
-"""What an export does to a network, for people: the graph as recorded, after each pass, and the plan that is written.
+"""How an export changes a network, for people: the graph as recorded and after each pass, and the plan in the file.
 
-`explain` collects it, `table` writes it for a terminal, `explain_svg.svg` draws it. The passes are run once more, one
-by one, so whoever exports need not keep anything but the graph and the model.
+`explain` collects it, `table` prints it for a terminal, `explain_svg.svg` draws it. The passes are run again one by
+one, so only the graph and the model are needed.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ovsw import format as bnn
 from ovsw.export import ir
+from ovsw.export.ops.act import act_note
+from ovsw.export.ops.binary import threshold_note
+from ovsw.export.ops.fused import Fused, Lowered
 from ovsw.export.passes.fold import fold
-from ovsw.export.passes.fuse import Fused, fuse
+from ovsw.export.passes.fuse import fuse
 from ovsw.export.passes.legalize import legalize
-from ovsw.export.passes.lower import Lowered
 from ovsw.export.passes.sink import sink
 from ovsw.util import text
 
 WIDTH = 120  # columns of a terminal
 _WEIGHT_BITS = {"bits": 1, "i8": 8, "i16": 16, "f32": 32}  # of weights; positions, in i32, are none
+_ROOMS = {room.op: room for room in ir.NODES}
 _SECOND = {"mul": "*", "concat": "|"}  # ops that read a second map as their own and not as a residual
 
 _SAYS = {
@@ -100,36 +101,35 @@ class Explanation:
 
 
 def explain(graph: ir.Graph, model: bnn.Model, lowered: Sequence[Lowered] = ()) -> Explanation:
-    """How `graph`, as a front end made it, became `model`. With `lowered`, steps say what the integers stand for."""
-    way = _Way(graph, model.numerics)
-    names = [op.name for op in way.ops]
-    if names != [op.name for op in model.ops]:
-        raise ValueError(f"the model's {len(model.ops)} ops are not the {len(names)} of this graph")
-    computes = way.computes()
+    """How a front end's `graph` became `model`. With `lowered`, steps say what the integers stand for."""
+    passes = _Passes(graph, model.numerics)
+    if [op.name for op in passes.ops] != [op.name for op in model.ops]:
+        raise ValueError(f"the model's {len(model.ops)} ops are not the {len(passes.ops)} of this graph")
+    names = [row.name for row in passes.stages[-1].rows]
     scales: list[Lowered | None] = list(lowered) if lowered else [None] * len(names)
-    steps = (_step(model, *parts) for parts in zip(model.ops, way.ops, computes, scales))
+    steps = (_step(model, *parts) for parts in zip(names, model.ops, passes.ops, passes.computes(), scales))
     return Explanation(
         name=str(model.metadata.get("arch", "network")),
         numerics=model.numerics,
         bytes=len(bnn.to_bytes(model)),
         values=tuple(model.values),
         outputs=tuple(model.outputs),
-        stages=tuple(way.stages),
+        stages=tuple(passes.stages),
         steps=tuple(steps),
     )
 
 
 def stages(graph: ir.Graph, numerics: str) -> list[Stage]:
     """The graph as recorded and after each pass."""
-    return _Way(graph, numerics).stages
+    return _Passes(graph, numerics).stages
 
 
-class _Way:
-    """The passes, one after the other, and what became of the recorded nodes."""
+class _Passes:
+    """The passes, one after the other, and which nodes the recorded ones became."""
 
     def __init__(self, recorded: ir.Graph, numerics: str) -> None:
         self.recorded = recorded
-        self.stages = [Stage("recorded", _SAYS["recorded"], "", tuple(map(_row, recorded.nodes)))]
+        self.stages = [Stage("recorded", _SAYS["recorded"], "", _rows(recorded.nodes, {}))]
         self.became: dict[ir.Node, ir.Node] = {node: node for node in recorded.nodes}
         graph = recorded
         passes: dict[str, Callable[[ir.Graph], ir.Graph]] = {
@@ -142,16 +142,15 @@ class _Way:
         self.ops = fuse(graph)
         kinds = Counter(_kind(node) for op in self.ops for node in _span(op)[1:])
         changes = f"taken in: {_counts(kinds)}" if kinds else "each node is an op"
-        self.stages.append(Stage("fuse", _SAYS["fuse"], changes, tuple(map(_fused_row, self.ops))))
+        self.stages.append(Stage("fuse", _SAYS["fuse"], changes, _fused_rows(self.ops)))
 
     def _after(self, name: str, before: ir.Graph, run: Callable[[ir.Graph], ir.Graph]) -> ir.Graph:
         after = run(ir.Graph(before.nodes, outputs=before.outputs))  # which then says what became of these nodes
         inverted = _inverted(before, after)
-        rows = tuple(_row(node, inverted.get(node, 0)) for node in after.nodes)
-        self.stages.append(Stage(name, _SAYS[name], _changes(before, after, inverted), rows))
+        self.stages.append(Stage(name, _SAYS[name], _changes(before, after, inverted), _rows(after.nodes, inverted)))
         there = set(after.nodes)
-        found = {first: after.became.get(last) for first, last in self.became.items()}
-        self.became = {first: node for first, node in found.items() if node in there and node is not None}
+        now = {first: after.became.get(last) for first, last in self.became.items()}
+        self.became = {first: node for first, node in now.items() if node in there and node is not None}
         return after
 
     def computes(self) -> list[tuple[str, ...]]:
@@ -161,29 +160,28 @@ class _Way:
         writer = {op.sign: op for op in self.ops if op.sign is not None}
         often = Counter(node.name for node in self.recorded.nodes)
         users = self.recorded.users()
-        found: dict[ir.Node, Fused] = {}
+        computed_by: dict[ir.Node, Fused] = {}
         for node in reversed(self.recorded.nodes):
             op = owner.get(self.became[node]) if node in self.became else None
             if op is None and often[node.name] == 1 and not isinstance(node, ir.Input):
                 op = by_name.get(node.name)
-            if op is None and not isinstance(node, ir.Input):  # its value is nowhere: part of what its reader does
-                reader = next((user for user in users[node] if user in found), None)
-                op = found.get(reader) if reader is not None else None
+            if op is None and not isinstance(node, ir.Input):  # no map holds its value: it is part of its reader
+                reader = next((user for user in users[node] if user in computed_by), None)
+                op = computed_by.get(reader) if reader is not None else None
                 if op is not None and isinstance(reader, ir.BinaryConv):
                     op = writer.get(op.source, op)  # type: ignore[call-overload]
             if op is not None:
-                found[node] = op
+                computed_by[node] = op
         names: dict[Fused, list[str]] = {op: [] for op in self.ops}
-        for node in self.recorded.nodes:
-            if node in found:
-                names[found[node]].append(node.name)
+        for node, row in zip(self.recorded.nodes, self.stages[0].rows):
+            if node in computed_by:
+                names[computed_by[node]].append(row.name)
         return [tuple(names[op]) for op in self.ops]
 
 
 def _span(op: Fused) -> list[ir.Node]:
     """The nodes of the legal graph that an op computes, the core or what stands in its place first."""
-    summed = op.value if op.act is None else op.act.inputs[0]
-    add = summed if op.residual is not None else None
+    add = op.summed if op.residual is not None else None
     nodes = dict.fromkeys(node for node in (op.core, op.affine, add, op.act, op.sign) if node is not None)
     return list(nodes)
 
@@ -237,7 +235,7 @@ def _changes(before: ir.Graph, after: ir.Graph, inverted: dict[ir.Node, int]) ->
 
 def _inverted(before: ir.Graph, after: ir.Graph) -> dict[ir.Node, int]:
     """How many channels a sign stores inverted since this pass, by the weights that read them."""
-    found: dict[ir.Node, int] = {}
+    counts: dict[ir.Node, int] = {}
     for node in before.nodes:
         image = after.became.get(node)
         if not isinstance(node, ir.Dot) or not isinstance(image, ir.Dot) or image.inputs[0] is node.inputs[0]:
@@ -247,8 +245,8 @@ def _inverted(before: ir.Graph, after: ir.Graph) -> dict[ir.Node, int]:
         )
         count = int(differ.all(axis=(1, 3)).sum())
         if count:
-            found[image.inputs[0]] = count
-    return found
+            counts[image.inputs[0]] = count
+    return counts
 
 
 def _counts(kinds: Counter[str]) -> str:
@@ -262,108 +260,46 @@ def _kind(node: ir.Node) -> str:
     return type(node).__name__
 
 
-def _row(node: ir.Node, inverted: int = 0) -> Row:
-    notes = [*_notes(node), *([f"{inverted} inverted"] if inverted else [])]
-    return Row(node.name, _kind(node), tuple(x.name for x in node.inputs), node.shape, ", ".join(notes))
+def _unique(names: Iterable[str]) -> list[str]:
+    """The names in their order, with a number behind those that were there before."""
+    taken: Counter[str] = Counter()
+    unique: list[str] = []
+    for name in names:
+        taken[name] += 1
+        unique.append(name if taken[name] == 1 else f"{name}({taken[name]})")
+    return unique
 
 
-def _fused_row(op: Fused) -> Row:
-    first, *taken = _span(op)
-    notes = [*_notes(first), *(f"then {_kind(node)} {', '.join(_notes(node))}".rstrip() for node in taken)]
-    return Row(op.name, _kind(first), tuple(x.name for x in op.reads), op.value.shape, "; ".join(notes))
+def _rows(nodes: Sequence[ir.Node], inverted: dict[ir.Node, int]) -> tuple[Row, ...]:
+    names = dict(zip(nodes, _unique(node.name for node in nodes)))
+
+    def notes(node: ir.Node) -> str:
+        return ", ".join([*node.notes(), *([f"{inverted[node]} inverted"] if node in inverted else [])])
+
+    return tuple(
+        Row(name, _kind(node), tuple(names[x] for x in node.inputs), node.shape, notes(node))
+        for node, name in names.items()
+    )
 
 
-def _notes(node: ir.Node) -> list[str]:
-    notes: list[str] = []
-    if isinstance(node, ir.Window):
-        value = getattr(node, "pad_value", None)
-        notes += _window(node.window, node.stride, node.pad, getattr(node, "dilation", (1, 1)), value)
-        groups = getattr(node, "groups", 1)
-        notes += _groups(groups, node.inputs[0].shape[0])
-        notes += _pool(getattr(node, "ceil", False), getattr(node, "exclude_pad", False))
-    if getattr(node, "window_scale", None) is not None:
-        notes.append("two levels of weights")
-    if getattr(node, "bias", None) is not None and not isinstance(node, ir.Norm):
-        notes.append("bias")
-    if isinstance(node, (ir.BinaryConv, ir.Act)) and node.strict:
-        notes.append("0 counts as negative")
-    if isinstance(node, ir.Linear):
-        notes.insert(0, f"{node.weight.shape[1]}->{node.weight.shape[0]}")
-    elif isinstance(node, ir.Affine):
-        notes.append(_affine(node))
-    elif isinstance(node, ir.Norm):
-        notes.append(f"batch norm, eps {node.eps:g}")
-    elif isinstance(node, ir.Act):
-        notes.insert(0, _act(node.kind, node.lo, node.hi, node.positive is not None))
-    elif isinstance(node, ir.Sign):
-        notes.append(_threshold(node.threshold))
-    elif isinstance(node, (ir.Add, ir.Mul)):
-        notes += [f"{x.name} per channel" for x in node.inputs if x.shape != node.shape]
-    elif isinstance(node, ir.ChannelPad):
-        notes.append(f"{node.before} before, {node.after} after")
-    elif isinstance(node, ir.Concat):
-        notes.append(" + ".join(str(x.shape[0]) for x in node.inputs))
-    elif isinstance(node, (ir.Gather, ir.Bilinear)):
-        notes.append(f"from {text.dims(node.inputs[0].shape)}")
-        absent = isinstance(node, ir.Gather) and min(map(np.min, (node.channels, node.rows, node.columns))) < 0
-        notes += [f"fills with {node.value:g}"] if isinstance(node, ir.Gather) and absent else []
-    elif isinstance(node, ir.Softmax) and node.log:
-        notes.append("logarithm")
-    elif isinstance(node, ir.Unsupported):
-        notes.append(node.reason)
-    return notes
-
-
-def _window(
-    window: tuple[int, int],
-    stride: tuple[int, int],
-    pad: tuple[int, int],
-    dilation: tuple[int, int],
-    value: float | None,
-) -> list[str]:
-    def pair(sizes: tuple[int, int]) -> str:
-        return str(sizes[0]) if sizes[0] == sizes[1] else text.dims(sizes)
-
-    parts = [text.dims(window) + (f"/{pair(stride)}" if stride != (1, 1) else "")]
-    if any(pad):
-        parts.append(f"pads {pair(pad)}" + ("" if value is None else f" with {value:g}"))
-    return parts + ([f"dilation {pair(dilation)}"] if dilation != (1, 1) else [])
-
-
-def _groups(groups: int, channels: int) -> list[str]:
-    return [] if groups == 1 else ["depthwise" if groups == channels else f"{groups} groups"]
-
-
-def _pool(ceil: bool, exclude_pad: bool) -> list[str]:
-    return ["ceil"] * ceil + ["padding not counted"] * exclude_pad
-
-
-def _affine(node: ir.Affine) -> str:
-    parts = ["scale"] * bool((node.scale != 1).any()) + ["offset"] * bool(node.offset.any())
-    if not parts:
-        return "changes nothing"
-    alike = all((values == values[0]).all() for values in (node.scale, node.offset))
-    return f"{', '.join(parts)} {'for all channels' if alike else 'per channel'}"
-
-
-def _act(kind: str, lo: float, hi: float, two: bool = False) -> str:
-    if kind == "clamp":
-        return "ReLU" if (lo, hi) == (0, math.inf) else f"clamp {lo:g}..{hi:g}"
-    if kind == "prelu":
-        return "PReLU with two slopes" if two else "PReLU"
-    return f"step {lo:g} | {hi:g}" if kind == "step" else kind
-
-
-def _threshold(values: np.ndarray | None) -> str:
-    if values is None:
-        return "at 0"
-    return f"at {values[0]:.3g}" if (values == values[0]).all() else "threshold per channel"
+def _fused_rows(ops: Sequence[Fused]) -> tuple[Row, ...]:
+    names = dict(zip(ops, _unique(op.name for op in ops)))
+    writer = {node: name for op, name in names.items() for node in (op.value, op.sign)}
+    rows = []
+    for op, name in names.items():
+        first, *taken = _span(op)
+        notes = [*first.notes(), *(f"then {_kind(node)} {', '.join(node.notes())}".rstrip() for node in taken)]
+        reads = tuple(writer.get(node, node.name) for node in op.reads)
+        rows.append(Row(name, _kind(first), reads, op.value.shape, "; ".join(notes)))
+    return tuple(rows)
 
 
 # The plan.
 
 
-def _step(model: bnn.Model, op: bnn.Op, fused: Fused, computes: tuple[str, ...], lowered: Lowered | None) -> Step:
+def _step(
+    model: bnn.Model, name: str, op: bnn.Op, fused: Fused, computes: tuple[str, ...], lowered: Lowered | None
+) -> Step:
     writes = tuple(i for i in (op.out, op.bits) if i is not None)
     stored = [model.values[i] for i in writes]
     weight = None if op.weight is None else model.tensors[op.weight]
@@ -372,13 +308,13 @@ def _step(model: bnn.Model, op: bnn.Op, fused: Fused, computes: tuple[str, ...],
     if weight is not None and bits is not None:
         macs = math.prod(weight.shape) * (1 if op.kind == "linear" else stored[0].h * stored[0].w)
     return Step(
-        name=op.name,
+        name=name,
         kind=op.kind,
         reads=tuple(i for i in (op.input, op.residual) if i is not None),
         writes=writes,
         elements="+".join(value.kind for value in stored),
         shape=stored[0].shape,
-        about=", ".join(_about(model, op, weight, stored[0])),
+        about=", ".join(_ROOMS.get(op.kind, ir.Node).about(model, op)),
         then=", ".join(_then(model, op, fused, lowered)),
         weight_bits=bits,
         bytes=sum(model.tensors[i].array.nbytes for i in op.tensors),
@@ -386,27 +322,6 @@ def _step(model: bnn.Model, op: bnn.Op, fused: Fused, computes: tuple[str, ...],
         real_macs=0 if op.kind == "bconv" else macs,
         computes=computes,
     )
-
-
-def _about(model: bnn.Model, op: bnn.Op, weight: bnn.Tensor | None, stored: bnn.Value) -> Iterable[str]:
-    source = model.values[op.input]
-    if op.kind in ("bconv", "conv", "maxpool", "avgpool"):
-        pads_with = op.pad_value if op.kind == "bconv" else None
-        yield from _window(op.window, op.stride, op.pad, op.dilation, pads_with)
-        yield from _pool(op.ceil, op.exclude_pad)
-    if weight is not None and op.kind in ("bconv", "conv"):
-        yield f"{source.c}->{stored.c}"
-        yield from _groups(source.c // weight.shape[3], source.c)
-        if op.scale is not None and len(model.tensors[op.scale].shape) == 2:
-            yield "two levels of weights"
-    elif op.kind == "linear" and weight is not None:
-        yield f"{weight.shape[1]}->{weight.shape[0]}"
-    elif op.kind == "channel_pad":
-        yield f"{op.channels[0]} + {source.c} + {op.channels[1]}"
-    elif op.kind == "concat" and op.residual is not None:
-        yield f"{source.c} + {model.values[op.residual].c}"
-    elif op.kind in ("gather", "bilinear"):
-        yield f"from {text.dims(source.shape)}"
 
 
 def _then(model: bnn.Model, op: bnn.Op, fused: Fused, lowered: Lowered | None) -> Iterable[str]:
@@ -419,11 +334,11 @@ def _then(model: bnn.Model, op: bnn.Op, fused: Fused, lowered: Lowered | None) -
         yield "+ map per channel" if pixel else "+ map"
     if fused.act is not None:
         whole = lowered is None and model.numerics == "integer" and fused.act.kind in ("clamp", "step")
-        yield _notes(fused.act)[0] + (" as {:g}..{:g}".format(*op.clamp) if whole else "")
+        yield fused.act.notes()[0] + (" as {:g}..{:g}".format(*op.clamp) if whole else "")
     elif op.act == "clamp":
-        yield _act(op.act, *op.clamp)
+        yield act_note(op.act, *op.clamp)
     if op.bits is not None:
-        at = _threshold(None if op.threshold is None else model.tensors[op.threshold].array)
+        at = threshold_note(None if op.threshold is None else model.tensors[op.threshold].array)
         yield f"sign {at}" if at.startswith("at") else f"sign by {at}"
     if lowered is not None and lowered.kind in ("i16", "i32") and lowered.fused.wants_map:
         yield f"1 is {lowered.steps:.6g} steps"
@@ -444,10 +359,10 @@ def headline(e: Explanation) -> str:
     """One line on the whole network."""
     results = [e.values[i] for i in e.outputs]
     classes = f"{results[0].c} classes" if len(results) == 1 and results[0].shape[1:] == (1, 1) else None
-    made = classes or "gives " + ", ".join(text.dims(value.shape) for value in results)
+    result = classes or "gives " + ", ".join(text.dims(value.shape) for value in results)
     binary, real = sum(s.binary_macs for s in e.steps), sum(s.real_macs for s in e.steps)
     return (
-        f"{made}, input {text.dims(e.values[0].shape)}, numerics {e.numerics}, {len(e.steps)} ops, "
+        f"{result}, input {text.dims(e.values[0].shape)}, numerics {e.numerics}, {len(e.steps)} ops, "
         f"{e.bytes / 1e6:.2f} MB, {amount(binary)} binary and {amount(real)} real MACs"
     )
 
@@ -462,7 +377,7 @@ def table(e: Explanation, verbose: bool = False) -> str:
         kinds = _counts(Counter(row.kind for row in stage.rows))
         lines += _wrapped(f"{stage.name}: {number}: {stage.changes or kinds}")
         if verbose:
-            lines += [*_wrapped(stage.says, "  "), "", _rows(stage), ""]
+            lines += [*_wrapped(stage.says, "  "), "", _stage_table(stage), ""]
         count = len(stage.rows)
     return _cut("\n".join([*lines, *([] if verbose else [""]), _plan(e)]))
 
@@ -471,7 +386,7 @@ def _wrapped(line: str, indent: str = "") -> list[str]:
     return textwrap.wrap(line, WIDTH, initial_indent=indent, subsequent_indent=indent or "    ")
 
 
-def _rows(stage: Stage) -> str:
+def _stage_table(stage: Stage) -> str:
     rows = [
         (
             text.visible(row.name, 30),

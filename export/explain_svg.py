@@ -1,33 +1,34 @@
-"""The picture of an explanation: one SVG without scripts or fonts of its own, for light and dark screens.
+"""The picture of an explanation: one SVG without scripts or fonts, for light and dark screens.
 
-The plan runs from top to bottom, in several columns if it is long. What the next op reads goes straight down, other
-maps along lanes at the sides: residuals and other second maps at the right, first ones at the left. What a column reads
-from an earlier one starts there at a stub with the name of its op. Names come from foreign files: all text goes through
-`_Canvas`, which cuts and escapes it.
+The plan runs from top to bottom, in several columns if it is long. A map goes straight down to the next op. Other maps
+take lanes beside the boxes: residuals and other second inputs at the right, first inputs at the left. A column begins
+with stubs that name the ops of earlier columns that it reads. Names come from foreign files, so `_Canvas` cuts and
+escapes all text.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from xml.sax.saxutils import escape, quoteattr
 
 from ovsw import format as bnn
+from ovsw.export import ir
 from ovsw.export.explain import Explanation, Step, amount, headline
 from ovsw.util.text import visible
 
 BOX, GAP, LANE, MARGIN = 430, 46, 13, 36  # widths of a box and a lane, height between boxes
 TALLEST = 4000  # of a picture that can be split
-_SHAPE = 1.35  # height to width that looks well
-_STUB = 30  # height of one, of the image and of results
+_PILL = 30  # height of the image, a result or a stub
 _BARS = 126  # width of the bars in a box
 _WIDE, _BESIDE = BOX - 36, BOX - 36 - _BARS  # of text in a box, below the bars and beside them
 
-_LOOKS = {  # class of an op: what it is called, its colour
+_FAMILIES = {  # of nodes and ops: name in the legend, colour
     "binary": ("binary convolution", "#4763e4"),
     "real": ("real convolution, linear", "#e07a2d"),
     "pool": ("pool", "#2a9d72"),
@@ -35,14 +36,7 @@ _LOOKS = {  # class of an op: what it is called, its colour
     "each": ("element by element", "#cf4f7d"),
     "end": ("image, result", "#77808c"),
 }
-_CLASS = {
-    **dict.fromkeys(("bconv", "Dot", "BinaryConv", "Sign"), "binary"),
-    **dict.fromkeys(("conv", "linear", "Conv", "Linear"), "real"),
-    **dict.fromkeys(("maxpool", "avgpool", "MaxPool", "AvgPool"), "pool"),
-    **dict.fromkeys(("channel_pad", "concat", "gather", "bilinear"), "move"),
-    **dict.fromkeys(("ChannelPad", "Concat", "Gather", "Bilinear", "Flatten"), "move"),
-    "Input": "end",
-}  # all others work element by element
+_FAMILY = {name: node.family for node in ir.NODES for name in (node.__name__, node.op)}
 _TITLES = {
     "bconv": "binary conv",
     "conv": "conv",
@@ -52,7 +46,7 @@ _TITLES = {
     "log_softmax": "log softmax",
     "to_float": "to float",
 }
-_MAPS = {"bits": "#4763e4", "i16": "#119da4", "i32": "#7b5ea7", "u8": "#e9a820", "f32": "#d1495b"}
+_MAP_COLOURS = {"bits": "#4763e4", "i16": "#119da4", "i32": "#7b5ea7", "u8": "#e9a820", "f32": "#d1495b"}
 
 _STYLE = """
 text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; fill: #20242a; }
@@ -69,18 +63,24 @@ text { fill: #e7e9ec; } .paper { fill: #16191d; } .grey { fill: #98a1ad; }
 
 def svg(e: Explanation) -> str:
     """The picture; the same explanation gives the same text."""
-    canvas = _Canvas()
-    columns = _columns(_items(e))
-    head = _Head(e)
-    width = max(head.least, 2 * MARGIN + sum(column.width for column in columns))
-    top = head.draw(canvas, width)
-    x = MARGIN + max(0.0, (width - 2 * MARGIN - sum(column.width for column in columns)) / 2)
+    canvas, columns = _Canvas(), _columns(_items(e))
+    plan = sum(column.width for column in columns)
+    width = max(1010.0, 2 * MARGIN + plan)
+    top, x = _head(canvas, e, width - 2 * MARGIN), (width - plan) / 2
     for column in columns:
         column.place(x, top)
         x += column.width
-    height = max(column.bottom for column in columns) + MARGIN
-    _Drawing(canvas, e, columns).draw()
-    return canvas.document(width, height, visible(e.name, 60))
+        _draw(canvas, e, column)
+    height = max(column.items[-1].bottom for column in columns) + MARGIN
+    size = f'width="{width:g}" height="{height:g}"'
+    head = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {width:g} {height:g}" role="img">',
+        f"<title>{escape(visible(e.name, 60))}</title>",
+        f"<style>{_STYLE}@media (prefers-color-scheme: dark) {{{_DARK}}}</style>",
+        f'<rect class="paper" {size}/>',
+    ]
+    return "\n".join([*head, *canvas.parts, "</svg>\n"])
 
 
 # Text and shapes.
@@ -90,15 +90,12 @@ class _Canvas:
     def __init__(self) -> None:
         self.parts: list[str] = []
 
-    def text(
-        self, x: float, y: float, words: str, size: float, room: float, classes: str = "", anchor: str = "start"
-    ) -> float:
-        """One line, cut to `room`; gives its width."""
-        words = fitted(words.replace("->", "\N{RIGHTWARDS ARROW}"), size, room, "strong" in classes)
-        style = f' class="{classes}"' if classes else ""
-        end = "" if anchor == "start" else f' text-anchor="{anchor}"'
-        self.parts.append(f'<text x="{x:g}" y="{y:g}" font-size="{size:g}"{style}{end}>{escape(words)}</text>')
-        return width_of(words, size, "strong" in classes)
+    def text(self, x: float, y: float, words: str, size: float, room: float, style: str = "", end: str = "") -> float:
+        """One line, cut to `room`; returns its width. `end` is the text's anchor, if that is not its start."""
+        words = _fitted(words.replace("->", "\N{RIGHTWARDS ARROW}"), size, room, "strong" in style)
+        more = (f' class="{style}"' if style else "") + (f' text-anchor="{end}"' if end else "")
+        self.parts.append(f'<text x="{x:g}" y="{y:g}" font-size="{size:g}"{more}>{escape(words)}</text>')
+        return _width(words, size, "strong" in style)
 
     def rect(self, x: float, y: float, w: float, h: float, r: float, more: str) -> None:
         self.parts.append(f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{r:g}" {more}/>')
@@ -106,111 +103,75 @@ class _Canvas:
     def path(self, d: str, more: str) -> None:
         self.parts.append(f'<path d="{d}" {more}/>')
 
-    def open(self, about: str, **attributes: str | int) -> None:
-        more = "".join(f" {name.replace('_', '-')}={quoteattr(str(value))}" for name, value in attributes.items())
-        self.parts.append(f"<g{more}><title>{escape(about)}</title>")
-
-    def close(self) -> None:
+    @contextlib.contextmanager
+    def group(self, title: str, **data: str | int) -> Iterator[None]:
+        more = "".join(f" data-{name}={quoteattr(str(value))}" for name, value in data.items())
+        self.parts.append(f"<g{more}><title>{escape(title)}</title>")
+        yield
         self.parts.append("</g>")
 
-    def document(self, width: float, height: float, title: str) -> str:
-        style = f"{_STYLE}@media (prefers-color-scheme: dark) {{{_DARK}}}\n"
-        return "\n".join(
-            [
-                '<?xml version="1.0" encoding="UTF-8"?>',
-                f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
-                f'viewBox="0 0 {width:g} {height:g}" role="img">',
-                f"<title>{escape(title)}</title><style>{style}</style>",
-                f'<rect class="paper" width="{width:g}" height="{height:g}"/>',
-                *self.parts,
-                "</svg>\n",
-            ]
-        )
+
+def _fill(colour: str, kind: str = "") -> str:
+    return f'class="{kind}" fill="{colour}" stroke="{colour}"' if kind else f'fill="{colour}"'
 
 
-def width_of(words: str, size: float, strong: bool = False) -> float:
-    """About the width of a line in a wide font: what is cut to it does not run over in any."""
+def _width(words: str, size: float, strong: bool = False) -> float:
+    """About the width of a line in a wide font: what is cut to it fits in any other font too."""
 
     def em(c: str) -> float:
         if c in "iljtfrI.,:;|!'()[]/ -":
             return 0.39
-        if c in "mwMW@%" or ord(c) > 0x2E80:
-            return 1.0
-        if not c.isalnum():
-            return 0.84
-        return 0.72 if c.isupper() else 0.635
+        return 1.0 if c in "mwMW@%" or ord(c) > 0x2E80 else 0.66 if c.islower() or c.isdigit() else 0.84
 
     return sum(map(em, words)) * size * (1.1 if strong else 1.0)
 
 
-def fitted(words: str, size: float, room: float, strong: bool = False) -> str:
+def _fitted(words: str, size: float, room: float, strong: bool) -> str:
     """Printable characters that fit into `room`, cut in the middle."""
-    words = visible(words, 400)
-    if width_of(words, size, strong) <= room:
-        return words
-    keep = len(words) - 1
-    while keep > 0:
-        tail = keep // 2
-        cut = f"{words[: keep - tail]}\N{HORIZONTAL ELLIPSIS}{words[len(words) - tail :]}"
-        if width_of(cut, size, strong) <= room:
-            return cut
+    whole = words = visible(words, 400)
+    keep = len(whole)
+    while keep > 0 and _width(words, size, strong) > room:
         keep -= 1
-    return "\N{HORIZONTAL ELLIPSIS}"
+        words = f"{whole[: keep - keep // 2]}\N{HORIZONTAL ELLIPSIS}{whole[len(whole) - keep // 2 :]}"
+    return words
 
 
-def wrapped(words: str, size: float, room: float, first: float | None = None) -> list[str]:
+def _wrapped(words: str, size: float, room: float, first: float | None = None) -> list[str]:
     """Lines that fit, broken after commas; the first one may have less room."""
     lines: list[str] = []
     for part in words.split(", "):
         joined = f"{lines[-1]}, {part}" if lines else part
-        if not lines or width_of(joined, size) <= (first or room if len(lines) == 1 else room):
+        if not lines or _width(joined, size) <= (first or room if len(lines) == 1 else room):
             lines[-1:] = [joined]
         else:
             lines.append(part)
     return lines
 
 
-# What stands in the columns.
+# Columns of ops, and the lanes beside them.
 
 
 @dataclass
 class _Item:
-    """An op, the image, a result, or a stub of an item of an earlier column (`of`); values by their numbers."""
+    """An op, or without a `step` the image, a result or a stub; `reads` and `writes` are values by their numbers."""
 
     number: int
     name: str
-    look: str
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     step: Step | None = None
-    of: int | None = None
+    is_stub: bool = False
     x: float = 0.0
     y: float = 0.0
 
-    @property
-    def about(self) -> list[str]:
-        """What the op does, in lines; the first one stands beside the bars."""
-        assert self.step is not None
-        core = wrapped(f"{_TITLES.get(self.step.kind, self.step.kind)} {self.step.about}".strip(), 11, _WIDE, _BESIDE)
-        return core + (wrapped(self.step.then, 11, _WIDE) if self.step.then else [])
-
-    @property
-    def computes(self) -> str:
-        return "" if self.step is None else " \N{MIDDLE DOT} ".join(self.step.computes)
-
-    @property
-    def height(self) -> float:
-        return _STUB if self.step is None else 30.0 + 16 * (len(self.about) + bool(self.computes))
-
-    @property
-    def below(self) -> float:
-        """How far it is to the next item."""
-        return GAP if self.step is not None else 32.0
-
-    @property
-    def inset(self) -> float:
-        """How much narrower than a box it is at each side."""
-        return 90.0 if self.step is None and self.of is None else 0.0
+    def __post_init__(self) -> None:
+        self.lines: list[str] = []  # what the op does; the first line stands beside the bars
+        self.height, self.below, self.inset = float(_PILL), 32.0, 0.0 if self.is_stub else 90.0
+        if self.step is not None:
+            core = f"{_TITLES.get(self.step.kind, self.step.kind)} {self.step.about}".strip()
+            self.lines = _wrapped(core, 11, _WIDE, _BESIDE) + [s for s in _wrapped(self.step.then, 11, _WIDE) if s]
+            self.height = 30.0 + 16 * (len(self.lines) + bool(self.step.computes))
+            self.below, self.inset = float(GAP), 0.0
 
     @property
     def middle(self) -> float:
@@ -220,21 +181,24 @@ class _Item:
     def bottom(self) -> float:
         return self.y + self.height
 
+    @property
+    def module(self) -> str:
+        """The module that an op belongs to, by its name."""
+        return "" if self.step is None else re.sub(r"(^|[./])[^./]*$", "", self.name)
+
 
 def _items(e: Explanation) -> list[_Item]:
-    """All but stubs, in the order of the plan."""
-    items = [_Item(0, "image", "end", writes=(0,))]
-    for i, step in enumerate(e.steps, 1):
-        items.append(_Item(i, step.name, _CLASS.get(step.kind, "each"), step.reads, step.writes, step))
-    for i, value in enumerate(e.outputs):
-        name = "result" if len(e.outputs) == 1 else f"result {i + 1}"
-        items.append(_Item(len(items), name, "end", reads=(value,)))
+    """The image, the ops and the results, in the order of the plan."""
+    items = [_Item(0, "image", writes=(0,))]
+    items += [_Item(i, step.name, step.reads, step.writes, step) for i, step in enumerate(e.steps, 1)]
+    for i, value in enumerate(e.outputs, 1):
+        items.append(_Item(len(items), "result" if len(e.outputs) == 1 else f"result {i}", reads=(value,)))
     return items
 
 
 @dataclass
 class _Edge:
-    """From an item or its stub, both of the same column, to the `role`-th reading of another."""
+    """The `role`-th input of an item, which comes from an item or stub of the same column."""
 
     source: _Item
     target: _Item
@@ -247,318 +211,207 @@ class _Edge:
         return 1 if self.role else -1
 
 
-@dataclass
 class _Column:
-    items: list[_Item]
-    edges: list[_Edge] = field(default_factory=list)
-    lanes: dict[int, int] = field(default_factory=dict)  # how many at each side
-
-    def __post_init__(self) -> None:
-        place = {id(item): i for i, item in enumerate(self.items)}
-        writer = {value: item for item in self.items for value in item.writes}
-        trunks: dict[tuple[int, int], list[_Edge]] = {}
-        for target in self.items:
-            taken = False  # one map comes from straight above, rather the first one
-            for role, value in enumerate(target.reads):
-                edge = _Edge(writer[value], target, value, role)
-                self.edges.append(edge)
-                if place[id(target)] - place[id(edge.source)] == 1 and not taken:
-                    taken = True
-                else:
-                    trunks.setdefault((edge.side, value), []).append(edge)
-        for side in (-1, 1):
-            ends: list[int] = []  # where the last trunk of each lane ends
-            for edges in (edges for (at, _), edges in trunks.items() if at == side):
-                start, end = place[id(edges[0].source)], max(place[id(edge.target)] for edge in edges)
-                lane = next((i for i, last in enumerate(ends) if last <= start), len(ends))
-                ends[lane : lane + 1] = [end]
-                for edge in edges:
-                    edge.lane = lane
-            self.lanes[side] = len(ends)
-
-    @property
-    def width(self) -> float:
-        return BOX + 104 + self.room(-1) + self.room(1)
+    def __init__(self, items: list[_Item]) -> None:
+        self.items = items
+        self.edges: list[_Edge] = []
+        self.lanes = {-1: 0, 1: 0}  # how many there are at each side
+        writer = {value: i for i, item in enumerate(items) for value in item.writes}
+        in_lanes: dict[tuple[int, int], list[tuple[int, _Edge]]] = {}
+        for i, target in enumerate(items):
+            edges = [_Edge(items[writer[value]], target, value, role) for role, value in enumerate(target.reads)]
+            straight = next((edge for edge in edges if writer[edge.value] == i - 1), None)
+            self.edges += edges
+            for edge in edges:
+                if edge is not straight:
+                    in_lanes.setdefault((edge.side, edge.value), []).append((i, edge))
+        ends: dict[tuple[int, int], int] = {}  # by side and lane, where its last map ends
+        for (side, value), edges_to in in_lanes.items():
+            lane = next(n for n in range(len(in_lanes)) if ends.get((side, n), -1) <= writer[value])
+            ends[side, lane] = max(i for i, _ in edges_to)
+            self.lanes[side] = max(self.lanes[side], lane + 1)
+            for _, edge in edges_to:
+                edge.lane = lane
 
     def pitch(self, side: int) -> float:
         """From lane to lane: less where there are many."""
         return min(LANE, 240 / max(self.lanes[side], 1))
 
     def room(self, side: int) -> float:
-        return self.pitch(side) * self.lanes[side]
+        return 52 + self.pitch(side) * self.lanes[side]
 
     @property
-    def height(self) -> float:
-        return sum(item.height + item.below for item in self.items)
-
-    @property
-    def bottom(self) -> float:
-        return self.items[-1].bottom
+    def width(self) -> float:
+        return self.room(-1) + BOX + self.room(1)
 
     def place(self, x: float, y: float) -> None:
         for item in self.items:
-            item.x, item.y = x + 52 + self.room(-1), y
+            item.x, item.y = x + self.room(-1), y
             y += item.height + item.below
 
 
 def _columns(items: list[_Item]) -> list[_Column]:
-    """Split such that the picture is not too tall and looks well."""
-    total = _Column(items).height
-
-    def ugliness(n: int) -> float:
-        height = total / n + 360
-        return abs(math.log(height / (n * (BOX + 130)) / _SHAPE)) + 10 * max(0.0, height * 1.1 / TALLEST - 1)
-
-    count = min(range(1, 2 + len(items) // 4), key=ugliness)
+    """As many columns of about the same height as make the picture a little taller than wide, and not too tall."""
+    total = sum(item.height + item.below for item in items)
+    count = max(round(math.sqrt(total / 650)), math.ceil(total / (0.7 * TALLEST)), 1)
+    parts: list[list[_Item]] = [[] for _ in range(count)]
+    so_far = 0.0
+    for item in items:
+        parts[min(int(so_far / total * count), count - 1)].append(item)
+        so_far += item.height + item.below
     columns: list[_Column] = []
-    start = 0
-    for left in range(count, 0, -1):
-        end = len(items) if left == 1 else _cut(items, start, left)
-        columns.append(_Column(_stubs(items, start, end) + items[start:end]))
-        start = end
+    before: list[_Item] = []
+    for part in filter(None, parts):
+        values = {value for item in part for value in item.reads}
+        stubs = [
+            _Item(item.number, item.name, writes=item.writes, is_stub=True)
+            for item in before
+            if values & set(item.writes)
+        ]
+        columns.append(_Column(stubs + part))
+        before += part
     return columns
-
-
-def _cut(items: list[_Item], start: int, left: int) -> int:
-    """Where the column that begins at `start` ends, of `left` columns: few maps cross it, and no block is torn."""
-    heights = [item.height + item.below for item in items[start:]]
-    wanted, so_far, best = sum(heights) / left, 0.0, (math.inf, start + 1)
-    for i in range(start + 1, len(items) - left + 2):
-        so_far += heights[i - start - 1]
-        off = abs(so_far - wanted) / wanted
-        crossing = len(_stubs(items, start, len(items), i))
-        torn = i < len(items) and bool(_block(items[i])) and _block(items[i - 1]) == _block(items[i])
-        best = min(best, (off * 12 + crossing + 0.6 * torn, i))
-    return best[1]
-
-
-def _stubs(items: list[_Item], start: int, end: int, cut: int | None = None) -> list[_Item]:
-    """For the items before `start` (or `cut`) that those from there to `end` read; the latest one last."""
-    begin = start if cut is None else cut
-    wanted = {value for item in items[begin:end] for value in item.reads}
-    return [
-        _Item(item.number, item.name, item.look, writes=item.writes, of=item.number)
-        for item in items[:begin]
-        if wanted & set(item.writes)
-    ]
-
-
-def _block(item: _Item) -> str:
-    """The module that an op belongs to, by its name."""
-    return "" if item.step is None else re.split(r"[./][^./]*$", item.name)[0] if re.search(r"[./]", item.name) else ""
 
 
 # The head: what it is, how it came about, what colours mean.
 
 
-class _Head:
-    least = 1010.0
+def _head(canvas: _Canvas, e: Explanation, room: float) -> float:
+    """Returns where the columns begin."""
+    canvas.text(MARGIN, 62, e.name, 30, room, "strong")
+    canvas.text(MARGIN, 88, headline(e).replace(", ", " \N{MIDDLE DOT} "), 13.5, room, "grey")
+    return _legend(canvas, e, _stages(canvas, e, room) + 14, room) + 40
 
-    def __init__(self, e: Explanation) -> None:
-        self.e = e
 
-    def draw(self, canvas: _Canvas, width: float) -> float:
-        """Gives where the columns begin."""
-        room = width - 2 * MARGIN
-        canvas.text(MARGIN, 62, self.e.name, 30, room, "strong")
-        canvas.text(MARGIN, 88, headline(self.e).replace(", ", " \N{MIDDLE DOT} "), 13.5, room, "grey")
-        y = self._strip(canvas, 124, room)
-        y = self._legend(canvas, y + 36, room)
-        return y + 40
-
-    def _strip(self, canvas: _Canvas, y: float, room: float) -> float:
-        """A bar of nodes for each stage."""
-        most = max(len(stage.rows) for stage in self.e.stages)
-        longest = 330.0
-        for stage in self.e.stages:
-            canvas.open(f"{stage.name}: {stage.says}")
+def _stages(canvas: _Canvas, e: Explanation, room: float) -> float:
+    """A bar of nodes for each stage, and what the pass changed. Returns where the next line goes."""
+    y, longest, most = 124.0, 330.0, max(len(stage.rows) for stage in e.stages)
+    for stage in e.stages:
+        with canvas.group(f"{stage.name}: {stage.says}"):
             canvas.text(MARGIN, y, stage.name, 13, 84, "strong")
-            looks = Counter(_CLASS.get(row.kind, "each") for row in stage.rows)
+            families = Counter(_FAMILY.get(row.kind, "each") for row in stage.rows)
             x = MARGIN + 92.0
-            for look, (_, colour) in _LOOKS.items():
-                part = longest * looks[look] / most
-                if part:
-                    canvas.rect(x, y - 11, max(part - 1, 0.5), 14, 1.5, f'fill="{colour}" fill-opacity=".85"')
-                    x += part
+            for family in filter(families.get, _FAMILIES):
+                part = longest * families[family] / most
+                canvas.rect(x, y - 11, max(part - 1, 0.5), 14, 1.5, _fill(_FAMILIES[family][1]))
+                x += part
             unit = "ops" if stage.name == "fuse" else "nodes"
-            x += 8 + canvas.text(x + 8, y, f"{len(stage.rows)} {unit}", 13, 120, "strong")
-            start = max(x + 12, MARGIN + 92 + longest + 100)
-            says = wrapped(stage.changes or stage.says, 12, room + MARGIN - start)
-            for i, line in enumerate(says):
+            x += 20 + canvas.text(x + 8, y, f"{len(stage.rows)} {unit}", 13, 120, "strong")
+            start = max(x, MARGIN + 92 + longest + 100)
+            lines = _wrapped(stage.changes or stage.says, 12, room + MARGIN - start)
+            for i, line in enumerate(lines):
                 canvas.text(start, y + 15 * i, line, 12, room + MARGIN - start, "grey")
-            canvas.close()
-            y += 22 + 15 * (len(says) - 1)
-        return y - 22
+        y += 7 + 15 * len(lines)
+    return y
 
-    def _legend(self, canvas: _Canvas, y: float, room: float) -> float:
-        x = float(MARGIN)
-        there = {_CLASS.get(row.kind, "each") for stage in self.e.stages for row in stage.rows}
-        entries = [(name, colour, True) for look, (name, colour) in _LOOKS.items() if look in there]
-        kinds = {value.kind for value in self.e.values}
-        entries += [(f"{kind} map", colour, False) for kind, colour in _MAPS.items() if kind in kinds]
-        for name, colour, is_op in entries:
-            wide = 30 + width_of(name, 12) + 16
-            if x + wide > MARGIN + room:
-                x, y = float(MARGIN), y + 22
-            if is_op:
-                canvas.rect(x, y - 10, 20, 12, 3, f'class="box" fill="{colour}" stroke="{colour}"')
-                canvas.rect(x, y - 10, 4, 12, 2, f'fill="{colour}"')
-            else:
-                canvas.path(f"M{x:g} {y - 4:g}h20", f'class="edge" stroke="{colour}" stroke-width="4"')
-            canvas.text(x + 27, y, name, 12, 300, "grey")
-            x += wide
-        return y
+
+def _legend(canvas: _Canvas, e: Explanation, y: float, room: float) -> float:
+    families = {_FAMILY.get(row.kind, "each") for stage in e.stages for row in stage.rows}
+    kinds = {value.kind for value in e.values}
+    entries = [(*entry, True) for family, entry in _FAMILIES.items() if family in families]
+    entries += [(f"{kind} map", colour, False) for kind, colour in _MAP_COLOURS.items() if kind in kinds]
+    x = float(MARGIN)
+    for name, colour, is_op in entries:
+        wide = 46 + _width(name, 12)
+        if x + wide > MARGIN + room:
+            x, y = float(MARGIN), y + 22
+        if is_op:
+            canvas.rect(x, y - 10, 20, 12, 3, _fill(colour, "box"))
+            canvas.rect(x, y - 10, 4, 12, 2, _fill(colour))
+        else:
+            canvas.path(f"M{x:g} {y - 4:g}h20", f'class="edge" stroke="{colour}" stroke-width="4"')
+        canvas.text(x + 27, y, name, 12, 300, "grey")
+        x += wide
+    return y
 
 
 # The network.
 
 
-@dataclass
-class _Drawing:
-    canvas: _Canvas
-    e: Explanation
-    columns: Sequence[_Column]
-
-    def __post_init__(self) -> None:
-        steps = self.e.steps
-        self.most_macs = max((step.macs for step in steps), default=0) or 1
-        self.most_bytes = max((step.bytes for step in steps), default=0) or 1
-        self.macs = sum(step.macs for step in steps) or 1
-        self.bytes = sum(step.bytes for step in steps) or 1
-
-    def draw(self) -> None:
-        for column in self.columns:
-            self._blocks(column)
-        for before, column in zip(self.columns, self.columns[1:]):
-            self._bridge(before, column)
-        for column in self.columns:
-            for edge in column.edges:
-                self._edge(column, edge)
-            self._labels(column)
-            for item in column.items:
-                self._item(item)
-
-    def _blocks(self, column: _Column) -> None:
-        """A shade behind ops of the same module."""
-        for name, run in groupby(column.items, _block):
-            items = list(run)
-            if name and len(items) > 1:
-                x, y = items[0].x - 12, items[0].y - 19
-                self.canvas.rect(x, y, BOX + 24, items[-1].bottom + 11 - y, 10, 'class="block"')
-                self.canvas.text(x + 10, y + 13, name, 10.5, BOX / 2 - 30, "grey")
-
-    def _bridge(self, before: _Column, column: _Column) -> None:
-        """From the last item of a column, round its corner, to its stub in the next one."""
-        last = before.items[-1]
-        stub = next((item for item in column.items if item.of is not None and item.of == last.number), None)
-        if stub is None:
-            return
-        x, y = last.middle, last.bottom
-        low, turn = y + 22, 14
-        gutter = stub.x - column.room(-1) - 44
-        into = stub.y + stub.height / 2
-        d = (
-            f"M{x:g} {y:g}V{low - turn:g}Q{x:g} {low:g} {x + turn:g} {low:g}H{gutter - turn:g}"
-            f"Q{gutter:g} {low:g} {gutter:g} {low - turn:g}V{into + turn:g}"
-            f"Q{gutter:g} {into:g} {gutter + turn:g} {into:g}H{stub.x:g}"
-        )
-        self.canvas.path(d, f'class="edge" stroke="{_LOOKS["end"][1]}" stroke-width="2.5" stroke-dasharray="1 6"')
-
-    def _edge(self, column: _Column, edge: _Edge) -> None:
-        value, source, target = self.e.values[edge.value], edge.source, edge.target
-        colour = _MAPS[value.kind]
-        if edge.lane is None:
-            x = source.middle
-            d = f"M{x:g} {source.bottom:g}V{target.y - 7:g}"
-            head = f"M{x - 6:g} {target.y - 9:g}h12l-6 9z"
-        else:
-            side = edge.side
-            edge_of_boxes = source.x + (BOX if side > 0 else 0)
-            lane = edge_of_boxes + side * (30 + column.pitch(side) * edge.lane)
-            start, end = (edge_of_boxes - side * item.inset for item in (source, target))
-            y0 = source.bottom - (10 if value.kind == "bits" else 16)
-            y1 = target.y + min(18.0, target.height / 2)
-            turn = min(26.0, (y1 - y0) / 2)
-            d = (
-                f"M{start:g} {y0:g}H{edge_of_boxes:g}C{lane:g} {y0:g} {lane:g} {y0:g} {lane:g} {y0 + turn:g}"
-                f"V{y1 - turn:g}C{lane:g} {y1:g} {lane:g} {y1:g} {edge_of_boxes + side * 8:g} {y1:g}H{end + side * 8:g}"
-            )
-            head = f"M{end + side * 9:g} {y1 - 6:g}v12l{-9 * side:g} -6z"
-        self.canvas.open(
-            f"{_map(value)}: {visible(source.name, 200)} to {visible(target.name, 200)}",
-            data_edge=f"{source.number} {target.number} {edge.role}",
-        )
-        self.canvas.path(d, f'class="edge" stroke="{colour}" stroke-width="{4 if edge.lane is None else 3}"')
-        self.canvas.path(head, f'fill="{colour}"')
-        self.canvas.close()
-
-    def _labels(self, column: _Column) -> None:
-        """Kind and shape of each map, once: beside the line, or below the corner where it leaves its op."""
-        straight = {edge.value for edge in column.edges if edge.lane is None}
-        done: set[tuple[int, int]] = set()
-        for edge in column.edges:
-            where = 0 if edge.lane is None else edge.side
-            if (edge.value, where) in done or (where and edge.value in straight):
-                continue
-            done.add((edge.value, where))
-            value, source = self.e.values[edge.value], edge.source
-            words = _map(value)
-            y = source.bottom + 15
-            if where == 0:
-                x = source.middle + 10
-                self.canvas.text(x, y, words, 10, 101, "grey")
-            elif where > 0:
-                self.canvas.text(source.x + BOX - 2, y, words, 10, 101, "grey", "end")
-            else:
-                self.canvas.text(source.x + 2, y, words, 10, 101, "grey")
-
-    def _item(self, item: _Item) -> None:
-        colour = _LOOKS[item.look][1]
+def _draw(canvas: _Canvas, e: Explanation, column: _Column) -> None:
+    for module, group in groupby(column.items, lambda item: item.module):
+        items = list(group)
+        if module and len(items) > 1:  # a shade behind ops of the same module
+            x, y = items[0].x - 12, items[0].y - 19
+            canvas.rect(x, y, BOX + 24, items[-1].bottom + 11 - y, 10, 'class="block"')
+            canvas.text(x + 10, y + 13, module, 10.5, BOX / 2 - 30, "grey")
+    for edge in column.edges:
+        _edge(canvas, e.values[edge.value], column, edge)
+    straight = {edge.value for edge in column.edges if edge.lane is None}
+    labels = {(edge.value, 0 if edge.value in straight else edge.side): edge.source for edge in column.edges}
+    for (value, side), source in labels.items():  # beside the line, or below the corner where it leaves its op
+        x = {0: source.middle + 10, 1: source.x + BOX - 2, -1: source.x + 2}[side]
+        canvas.text(x, source.bottom + 15, _map(e.values[value]), 10, 101, "grey", "end" if side > 0 else "")
+    for item in column.items:
         if item.step is None:
-            self._pill(item, colour)
-            return
-        step, x, y = item.step, item.x, item.y
-        macs = f"{amount(step.binary_macs)} binary and {amount(step.real_macs)} real MACs, {step.bytes:,} bytes"
-        about = [f"{visible(step.name, 200)}: {step.kind} {step.about}", step.then, macs]
-        about += [f"computes {visible(', '.join(step.computes), 1000)}"] if step.computes else []
-        self.canvas.open("\n".join(filter(None, about)), data_op=item.number - 1)
-        self.canvas.rect(x, y, BOX, item.height, 9, 'class="paper"')
-        self.canvas.rect(x, y, BOX, item.height, 9, f'class="box" fill="{colour}" stroke="{colour}"')
-        self.canvas.rect(x, y, 6, item.height, 3, f'fill="{colour}"')
-        self.canvas.text(x + 18, y + 20, step.name, 13.5, _BESIDE, "strong")
-        for i, line in enumerate(item.about):
-            self.canvas.text(x + 18, y + 37 + 16 * i, line, 11, _WIDE if i else _BESIDE)
-        if item.computes:
-            self.canvas.text(x + 18, item.bottom - 9, item.computes, 10.5, _WIDE, "grey")
-        for i, (name, part, most, total) in enumerate(self._bars(step)):
-            at = y + 11 + 16 * i
-            self.canvas.rect(x + BOX - _BARS - 10, at, 50, 7, 3.5, 'class="track"')
-            self.canvas.rect(x + BOX - _BARS - 10, at, max(50 * part / most, 3), 7, 3.5, f'fill="{colour}"')
-            words = f"{part / total:.1%} {name}" if part / total >= 0.0005 else f"<0.1% {name}"
-            self.canvas.text(x + BOX - _BARS + 46, at + 7.5, words, 9.5, _BARS - 50, "grey")
-        self.canvas.close()
+            _pill(canvas, e, item)
+        else:
+            _box(canvas, e, item, item.step)
 
-    def _bars(self, step: Step) -> Iterator[tuple[str, int, int, int]]:
-        if step.macs:
-            yield "MACs", step.macs, self.most_macs, self.macs
-        if step.bytes:
-            yield "bytes", step.bytes, self.most_bytes, self.bytes
 
-    def _pill(self, item: _Item, colour: str) -> None:
-        """The image, a result, or where a column takes up what an earlier one computes."""
-        x, wide = item.x + item.inset, BOX - 2 * item.inset
-        self.canvas.rect(x, item.y, wide, item.height, item.height / 2, 'class="paper"')
-        if item.of is not None:
-            self.canvas.rect(x, item.y, wide, item.height, item.height / 2, 'class="stub"')
-            words = f"from {'the ' if item.look == 'end' else ''}{item.name}"
-            self.canvas.text(item.middle, item.y + 19.5, words, 11.5, wide - 40, "grey", "middle")
-            return
-        words = f"{item.name}: {_map(self.e.values[(item.writes or item.reads)[0]])}"
-        self.canvas.open(words, data_end=item.number)
-        more = f'class="box" fill="{colour}" stroke="{colour}"'
-        self.canvas.rect(x, item.y, wide, item.height, item.height / 2, more)
-        self.canvas.text(item.middle, item.y + 19.5, words, 12.5, wide - 30, "strong", "middle")
-        self.canvas.close()
+def _edge(canvas: _Canvas, value: bnn.Value, column: _Column, edge: _Edge) -> None:
+    source, target, side, colour = edge.source, edge.target, edge.side, _MAP_COLOURS[value.kind]
+    if edge.lane is None:
+        x = source.middle
+        d = f"M{x:g} {source.bottom:g}V{target.y - 7:g}"
+        head = f"M{x - 6:g} {target.y - 9:g}h12l-6 9z"
+    else:
+        boxes = source.x + (BOX if side > 0 else 0)
+        lane = boxes + side * (30 + column.pitch(side) * edge.lane)
+        start, end = (boxes - side * item.inset for item in (source, target))
+        y0 = source.bottom - (10 if value.kind == "bits" else 16)
+        y1 = target.y + min(18.0, target.height / 2)
+        turn = min(26.0, (y1 - y0) / 2)
+        d = (
+            f"M{start:g} {y0:g}H{boxes:g}C{lane:g} {y0:g} {lane:g} {y0:g} {lane:g} {y0 + turn:g}"
+            f"V{y1 - turn:g}C{lane:g} {y1:g} {lane:g} {y1:g} {boxes + side * 8:g} {y1:g}H{end + side * 8:g}"
+        )
+        head = f"M{end + side * 9:g} {y1 - 6:g}v12l{-9 * side:g} -6z"
+    title = f"{_map(value)}: {visible(source.name, 200)} to {visible(target.name, 200)}"
+    with canvas.group(title, edge=f"{source.number} {target.number} {edge.role}"):
+        canvas.path(d, f'class="edge" stroke="{colour}" stroke-width="{4 if edge.lane is None else 3}"')
+        canvas.path(head, _fill(colour))
+
+
+def _box(canvas: _Canvas, e: Explanation, item: _Item, step: Step) -> None:
+    x, y, colour = item.x, item.y, _FAMILIES[_FAMILY.get(step.kind, "each")][1]
+    macs = f"{amount(step.binary_macs)} binary and {amount(step.real_macs)} real MACs, {step.bytes:,} bytes"
+    computes = f"computes {visible(', '.join(step.computes), 1000)}" if step.computes else ""
+    title = (f"{visible(step.name, 200)}: {step.kind} {step.about}", step.then, macs, computes)
+    with canvas.group("\n".join(filter(None, title)), op=item.number - 1):
+        canvas.rect(x, y, BOX, item.height, 9, 'class="paper"')
+        canvas.rect(x, y, BOX, item.height, 9, _fill(colour, "box"))
+        canvas.rect(x, y, 6, item.height, 3, _fill(colour))
+        canvas.text(x + 18, y + 20, step.name, 13.5, _BESIDE, "strong")
+        for i, line in enumerate(item.lines):
+            canvas.text(x + 18, y + 37 + 16 * i, line, 11, _WIDE if i else _BESIDE)
+        if step.computes:
+            canvas.text(x + 18, item.bottom - 9, " \N{MIDDLE DOT} ".join(step.computes), 10.5, _WIDE, "grey")
+        at = y + 11
+        for unit, each in (("MACs", [s.macs for s in e.steps]), ("bytes", [s.bytes for s in e.steps])):
+            part = each[item.number - 1]
+            if part:  # a bar beside the largest one's length, and the share of the sum
+                share = part / sum(each)
+                canvas.rect(x + BOX - _BARS - 10, at, 50, 7, 3.5, 'class="track"')
+                canvas.rect(x + BOX - _BARS - 10, at, max(50 * part / max(each), 3), 7, 3.5, _fill(colour))
+                words = f"{share:.1%} {unit}" if share >= 0.0005 else f"<0.1% {unit}"
+                canvas.text(x + BOX - _BARS + 46, at + 7.5, words, 9.5, _BARS - 50, "grey")
+                at += 16
+
+
+def _pill(canvas: _Canvas, e: Explanation, item: _Item) -> None:
+    """The image, a result, or a stub."""
+    shape = (item.x + item.inset, item.y, BOX - 2 * item.inset, item.height, item.height / 2)
+    canvas.rect(*shape, 'class="paper"')
+    if item.is_stub:
+        canvas.rect(*shape, 'class="stub"')
+        words = f"from {'the image' if item.number == 0 else item.name}"
+        canvas.text(item.middle, item.y + 19.5, words, 11.5, BOX - 40, "grey", "middle")
+        return
+    words = f"{item.name}: {_map(e.values[(item.writes or item.reads)[0]])}"
+    with canvas.group(words, end=item.number):
+        canvas.rect(*shape, _fill(_FAMILIES["end"][1], "box"))
+        canvas.text(item.middle, item.y + 19.5, words, 12.5, shape[2] - 30, "strong", "middle")
 
 
 def _map(value: bnn.Value) -> str:

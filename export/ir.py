@@ -1,7 +1,7 @@
-"""The exporter's picture of a network: nodes that know their inputs and their output's shape.
+"""The graph of a network: its nodes, each kind of which has a module in `export.ops`.
 
-A front end makes nodes of the first group, `passes.fold` rewrites them into those of the second.
-Arrays are numpy: weights in float32 as trained (out, in, height, width), everything per channel in float64.
+Front ends make all kinds except `Sign`, `Dot` and `ToFloat`. The passes make those three, and replace every
+`BinaryConv`, `Norm` and `Flatten`.
 """
 
 from __future__ import annotations
@@ -10,238 +10,37 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import numpy as np
-
-Shape = tuple[int, int, int]  # channels, height, width
-
-
-@dataclass(eq=False, repr=False)
-class Node:
-    name: str
-    inputs: list[Node]
-    shape: Shape
-
-    def __repr__(self) -> str:
-        """Without what it reads: graphs share nodes, so that their whole text may have any length."""
-        return f"<{type(self).__name__} {self.name} {self.shape}>"
-
-
-class Input(Node):
-    pass
-
-
-@dataclass(eq=False, repr=False)
-class Window(Node):
-    """Anything that slides over the map."""
-
-    window: tuple[int, int]
-    stride: tuple[int, int]
-    pad: tuple[int, int]
-
-
-@dataclass(eq=False, repr=False)
-class MaxPool(Window):
-    """`ceil`: the last windows may reach over the padded map, as with torch's ceil_mode."""
-
-    dilation: tuple[int, int] = (1, 1)
-    ceil: bool = False
-
-
-@dataclass(eq=False, repr=False)
-class AvgPool(Window):
-    """`exclude_pad`: divides by the number of taps inside the map, as with torch's count_include_pad=False."""
-
-    ceil: bool = False
-    exclude_pad: bool = False
-
-
-@dataclass(eq=False, repr=False)
-class Conv(Window):
-    """Weights are (out, in / groups, height, width); padded with zeros."""
-
-    weight: np.ndarray
-    bias: np.ndarray | None = None
-    dilation: tuple[int, int] = (1, 1)
-
-    @property
-    def groups(self) -> int:
-        return self.inputs[0].shape[0] // self.weight.shape[1]
-
-
-@dataclass(eq=False, repr=False)
-class Linear(Node):
-    weight: np.ndarray
-    bias: np.ndarray | None = None
-
-
-@dataclass(eq=False, repr=False)
-class Affine(Node):
-    scale: np.ndarray
-    offset: np.ndarray
-
-
-@dataclass(eq=False, repr=False)
-class ChannelPad(Node):
-    before: int
-    after: int
-
-
-class Add(Node):
-    """The sum of two maps; either may be (channels, 1, 1) and then counts for every pixel."""
-
-
-class Mul(Node):
-    """The product of two maps; either may be (channels, 1, 1)."""
-
-
-class Concat(Node):
-    """The channels of all inputs, one after the other."""
-
-
-@dataclass(eq=False, repr=False)
-class Gather(Node):
-    """out[c, y, x] = in[channels[c], rows[y], columns[x]], or `value` where one of the three is -1.
-
-    Slices, flips, strides, channel shuffles, padding of any kind, nearest upsampling, expansion of single pixels.
-    """
-
-    channels: np.ndarray
-    rows: np.ndarray
-    columns: np.ndarray
-    value: float = 0.0
-
-
-@dataclass(eq=False, repr=False)
-class Bilinear(Node):
-    """Output row y lies between rows `rows[y]` and `rows[y] + 1`, `row_fractions[y]` (0 <= f < 1) past the first.
-
-    Where the fraction is 0 the second one is not read. Columns likewise.
-    """
-
-    rows: np.ndarray
-    row_fractions: np.ndarray
-    columns: np.ndarray
-    column_fractions: np.ndarray
-
-
-@dataclass(eq=False, repr=False)
-class Softmax(Node):
-    """Over the channels of each pixel; `log`: its logarithm."""
-
-    log: bool = False
-
-
-@dataclass(eq=False, repr=False)
-class Act(Node):
-    """`kind` is "clamp" (lo, hi), "prelu" (slope per channel below 0, `positive` above, 1 if None), "sigmoid", or
-    "step": hi where x >= 0, or x > 0 if `strict`, and lo elsewhere.
-    """
-
-    kind: str
-    lo: float = 0.0
-    hi: float = 0.0
-    slope: np.ndarray | None = None
-    positive: np.ndarray | None = None
-    strict: bool = False
-
-
-# First group only: as the front ends make them.
-
-
-@dataclass(eq=False, repr=False)
-class BinaryConv(Window):
-    """s = sign(input) convolved with sign(weight), times scale; plus `window_scale` times the sum of s in the window.
-
-    A tap outside the map counts as an s of `pad_value` in every channel. `strict`: sign(0) is -1 instead of +1. Weights
-    are (out, in / groups, height, width).
-    """
-
-    weight: np.ndarray
-    scale: np.ndarray
-    dilation: tuple[int, int] = (1, 1)
-    pad_value: float = 0.0
-    window_scale: np.ndarray | None = None
-    strict: bool = False
-
-    @property
-    def groups(self) -> int:
-        return self.inputs[0].shape[0] // self.weight.shape[1]
-
-
-@dataclass(eq=False, repr=False)
-class Norm(Node):
-    """Batch norm in eval mode."""
-
-    weight: np.ndarray
-    bias: np.ndarray
-    running_mean: np.ndarray
-    running_var: np.ndarray
-    eps: float
-
-
-class Flatten(Node):
-    """A map of more than one pixel as a vector."""
-
-
-@dataclass(eq=False, repr=False)
-class Unsupported(Node):
-    """Something that a front end does not know; `validate` reports all of them together."""
-
-    reason: str
-
-
-# Second group only: as folded.
-
-
-@dataclass(eq=False, repr=False)
-class Sign(Node):
-    """Bits of a map: +1 where x >= threshold[c], or x > threshold[c] if strict[c], else -1.
-
-    A threshold of None is 0 in every channel; `strict` of None is False in every channel.
-    """
-
-    threshold: np.ndarray | None = None
-    strict: np.ndarray | None = None
-
-    def levels(self) -> tuple[np.ndarray, np.ndarray]:
-        """The threshold of every channel, and whether it is strict there."""
-        c = self.shape[0]
-        return (
-            np.zeros(c) if self.threshold is None else self.threshold,
-            np.zeros(c, bool) if self.strict is None else self.strict,
-        )
-
-
-@dataclass(eq=False, repr=False)
-class Dot(Window):
-    """The integer part of a binary convolution: bits in, dots out. `positive` is True where the weight is +1.
-
-    `window_scale` times the sum of the bits in the window is added to the dot.
-    """
-
-    positive: np.ndarray
-    dilation: tuple[int, int] = (1, 1)
-    pad_value: float = 0.0
-    window_scale: np.ndarray | None = None
-
-    @property
-    def groups(self) -> int:
-        return self.inputs[0].shape[0] // self.positive.shape[1]
-
-
-class ToFloat(Node):
-    """Integers only: the numbers that a map stands for, as f32."""
-
-
+from ovsw.export.ops.act import Act
+from ovsw.export.ops.add import Add
+from ovsw.export.ops.affine import Affine, Norm
+from ovsw.export.ops.bilinear import Bilinear
+from ovsw.export.ops.binary import BinaryConv, Dot, Sign
+from ovsw.export.ops.channel_pad import ChannelPad
+from ovsw.export.ops.concat import Concat
+from ovsw.export.ops.conv import Conv
+from ovsw.export.ops.gather import Gather
+from ovsw.export.ops.linear import Flatten, Linear
+from ovsw.export.ops.mul import Mul
+from ovsw.export.ops.node import Input, Node, Shape, Unsupported, Window
+from ovsw.export.ops.pool import AvgPool, MaxPool
+from ovsw.export.ops.softmax import Softmax
+from ovsw.export.ops.to_float import ToFloat
+
+__all__ = [
+    "Act", "Add", "Affine", "AvgPool", "Bilinear", "BinaryConv", "ChannelPad", "Concat", "Conv", "Dot", "Flatten",
+    "Gather", "Graph", "Input", "Linear", "MaxPool", "Mul", "Node", "Norm", "Shape", "Sign", "Softmax", "ToFloat",
+    "Unsupported", "Users", "Window", "is_compared", "reachable", "rewrite",
+]  # fmt: skip
+NODES = tuple(kind for kind in list(vars().values()) if isinstance(kind, type) and issubclass(kind, Node))
 Users = dict[Node, list[Node]]
 
 
 @dataclass
 class Graph:
-    """Nodes in an order in which they can be computed. `outputs` are the network's results, or else the last node is.
+    """Nodes in an order in which they can be computed. `outputs` are the network's results; default: the last node.
 
-    `became` says of every node of the graph that a front end made which node has its value now. That one need not be
-    part of the graph any more.
+    `became` maps every node of the front end's graph to the node that has its value now, which may no longer be part of
+    the graph.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -271,7 +70,7 @@ class Graph:
 
 
 def reachable(*outputs: Node) -> list[Node]:
-    """The nodes that `outputs` depend on, themselves included, inputs first; nodes met earlier stay earlier."""
+    """`outputs` and the nodes that they depend on, inputs first; nodes met earlier stay earlier."""
     order: dict[Node, None] = {}
     stack: list[tuple[Node, Iterable[Node]]] = [(node, iter(node.inputs)) for node in reversed(outputs)]
     while stack:
@@ -290,10 +89,10 @@ def reachable(*outputs: Node) -> list[Node]:
 
 
 def is_compared(node: Node, users: Users) -> bool:
-    """Whether a value is a term of a sum of which a step is taken: x == y is one of x - y.
+    """Whether a value is a term of a sum that a step reads, as x == y is a step of x - y.
 
-    Equal numbers must have been computed in the same way to be found equal, so that what others read, too, has to be
-    read as it is.
+    Equal numbers are only found equal if they were computed in the same way, so a value that has other readers must be
+    read unchanged.
     """
 
     def steps(x: Node) -> bool:
@@ -307,7 +106,7 @@ def is_compared(node: Node, users: Users) -> bool:
 
 
 def rewrite(graph: Graph, rule: Callable[[Node, list[Node], Users], Node]) -> Graph:
-    """The graph of what `rule` makes of each node, given the node as it was, its new inputs, and who read what."""
+    """The graph with each node replaced by what `rule` returns for the old node, its new inputs and all users."""
     new: dict[Node, Node] = {}
     users = graph.users()
     for node in graph.nodes:
@@ -315,10 +114,3 @@ def rewrite(graph: Graph, rule: Callable[[Node, list[Node], Users], Node]) -> Gr
     became = {first: new[last] for first, last in graph.became.items() if last in new}
     outputs = [new[node] for node in graph.outputs]
     return Graph(reachable(*outputs), became, outputs)
-
-
-def affine(name: str, x: Node, scale: np.ndarray, offset: np.ndarray, apart: bool = False) -> Affine:
-    """scale * x + offset, joined with an affine that x may already be, if they are not to stay apart."""
-    if isinstance(x, Affine) and not apart:
-        return Affine(name, x.inputs, x.shape, scale * x.scale, scale * x.offset + offset)
-    return Affine(name, [x], x.shape, scale, offset)

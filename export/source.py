@@ -1,4 +1,4 @@
-"""`Source`: what an export starts from. Everything after it knows neither checkpoints nor torch."""
+"""`Source`: the result of a front end. Nothing after it depends on checkpoints or torch."""
 
 from __future__ import annotations
 
@@ -13,24 +13,29 @@ from ovsw.export import ir
 from ovsw.networks import InputSpec
 
 
+def plain_input(channels: int, height: int, width: int) -> InputSpec:
+    """An image of this shape, whose pixels are only scaled to 0..1."""
+    return InputSpec(channels, height, width, (0.0,) * channels, (1.0,) * channels, max(height, width))
+
+
 @dataclass
 class Source:
     """A network to be exported.
 
     Attributes:
-        name: the network's, for the file's metadata and the report.
-        graph: what it computes, with nodes of the first group of `ir`.
+        name: the network's name, for the file's metadata and the report.
+        graph: its computation, in nodes that front ends may make (see `ir`).
         reference: its logits (n, classes) for normalised images (n, channels, height, width), computed in the
             precision of these: proofs give float64, a measured accuracy float32. Maps are (n, channels, height, width),
             several outputs a tuple.
-        input: the image it takes, and how that is prepared.
-        parameters: how many it has, for a comparison of sizes.
+        input: the image that it takes, and how images are prepared.
+        parameters: their number, for a comparison of sizes.
         learned_scale: whether the binary layers' scales were trained.
         path: the file that it was read from, if any.
         origin: the name of the file that it comes from, if that is not `path` itself.
         deployed: the widths of `weights` and `stem` in whose arithmetic it was trained, if any.
-        asks_normalisation: whether nothing tells how images are normalised, so that the user has to.
-        warnings: what the front end has to say.
+        asks_normalisation: whether the user has to say how images are normalised, because the source does not.
+        warnings: of the front end.
     """
 
     name: str
@@ -48,3 +53,8 @@ class Source:
     @property
     def num_classes(self) -> int:
         return self.graph.output.shape[0]
+
+    @property
+    def file_name(self) -> str | None:
+        """Of the file that the network comes from; for an ONNX file of ours, of the one that it was made of."""
+        return self.origin or (None if self.path is None else self.path.name)

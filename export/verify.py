@@ -1,13 +1,16 @@
-"""Proof before success: what is computed from a file is compared with the source's reference, value by value.
+"""Proof before success: what the file computes is compared with the source's reference, value by value.
 
-Three steps, none of which has a tolerance for chaos. The graph that the file was made of, computed in float64, must
-give what the original gives in float64. The engine on a float file must then agree with the graph: where a value is so
-near to a threshold that float32 rounding decides its sign, the engine's sign is taken over, so that everything after it
-is comparable; any other difference is a fault. An integer file is judged op by op (`judge`), and the engine must give
-the bits of the simulation; how far its outputs are from the reference is reported.
+There are three steps, and none of them tolerates a chaotic difference:
 
-The images are pictures with every pixel value, black borders, flat and saturated areas, and noise: exact pixel values
-and exact zeros are where comparisons go wrong.
+1. The graph that the file was made of, computed in float64, must give the original's float64 results.
+2. The engine on a float file must agree with that graph. Where a value is so near to a threshold that float32 rounding
+   decides its sign, the engine's sign is taken over, so that everything after it stays comparable. Any other difference
+   is a fault.
+3. An integer file is checked op by op (`op_check`), and the engine must give the bits of the simulation. How far its
+   outputs are from the reference is only reported.
+
+The images hold every pixel value, black borders, flat and saturated areas, and noise, because comparisons go wrong at
+exact pixel values and exact zeros.
 """
 
 from __future__ import annotations
@@ -26,9 +29,9 @@ from ovsw.engine import NO_LIMIT, Engine, default_memory_limit
 from ovsw.export import ir, reference
 from ovsw.export.calibration import Calibration
 from ovsw.export.errors import ExportError, VerifyError
-from ovsw.export.judge import Judge
+from ovsw.export.op_check import OpCheck
+from ovsw.export.ops.fused import Lowered
 from ovsw.export.passes import Built
-from ovsw.export.passes.lower import Lowered
 from ovsw.export.passes.pack import pack
 from ovsw.export.source import Source
 from ovsw.networks import InputSpec
@@ -54,11 +57,12 @@ class Candidate:
             raise ExportError(f"the engine refuses the result: {e}") from None
 
     def memory_warnings(self) -> list[str]:
-        """What those should know who are going to load it."""
+        """A warning if engines cannot load it with their default limit."""
         needs, limit = self.engine.memory.total, default_memory_limit(len(self.data))
         if needs <= limit:
             return []
-        return [f"it needs {needs:,} bytes of memory: engines load it with a memory_limit only, as {limit:,} is theirs"]
+        excess = f"{needs:,} bytes of memory, more than the default limit of {limit:,}"
+        return [f"it needs {excess}; pass memory_limit= to load it"]
 
     def outputs(self, images: np.ndarray) -> np.ndarray:
         """All that the network returns for a batch, each output flattened, one after the other."""
@@ -66,8 +70,8 @@ class Candidate:
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         """The first output for a batch."""
-        found = self.engine.run(images)
-        first: np.ndarray = found[0] if isinstance(found, tuple) else found
+        outputs = self.engine.run(images)
+        first: np.ndarray = outputs[0] if isinstance(outputs, tuple) else outputs
         return first.reshape(len(images), -1)
 
 
@@ -135,25 +139,27 @@ def verify_integer(
 ) -> tuple[Verification, IntegerVerification]:
     """Compares the original with the graph, that with every op, and the engine with the simulation. Raises VerifyError.
 
-    The first half of the images are those of the calibration, if any were given.
+    The first half of the images are calibration images, if the user named some.
     """
-    proof, judge = _Proof(source, spec, candidate.graph), Judge(candidate.model, candidate.lowered)
-    given = candidate.calibration
-    own = None if given.synthetic else numerics.pixels(given.images[: -(-count // 2)], *_normalisation(spec))
+    proof, check = _Proof(source, spec, candidate.graph), OpCheck(candidate.model, candidate.lowered)
+    calibration = candidate.calibration
+    own = (
+        None if calibration.synthetic else numerics.pixels(calibration.images[: -(-count // 2)], *_normalisation(spec))
+    )
     samples = []
     for sample in proof.samples(count, own):
-        judge.image(sample.pixels, sample.values)
+        check.image(sample.pixels, sample.values)
         samples.append(replace(sample, values={}))
-    if judge.faults:
-        shown = "; ".join(f"{name}: {text}" for name, text in list(judge.faults.items())[:3])
-        ops = "1 op does" if len(judge.faults) == 1 else f"{len(judge.faults)} ops do"
+    if check.faults:
+        shown = "; ".join(f"{name}: {text}" for name, text in list(check.faults.items())[:3])
+        ops = "1 op does" if len(check.faults) == 1 else f"{len(check.faults)} ops do"
         raise VerifyError(f"{ops} not compute what the network does: {shown}")
     images = np.concatenate([sample.pixels for sample in samples])
     simulated = -(-count // 2)  # of the images: it costs as much as all the rest
     values = numerics.simulate_values(candidate.model, images[:simulated])
     logits = candidate.outputs(images)
-    wanted = _joined(tuple(values[i].transpose(0, 3, 1, 2) for i in candidate.model.outputs))
-    differing = int((logits[:simulated] != wanted).any(axis=1).sum())
+    expected_logits = _joined(tuple(values[i].transpose(0, 3, 1, 2) for i in candidate.model.outputs))
+    differing = int((logits[:simulated] != expected_logits).any(axis=1).sum())
     if differing:
         raise VerifyError(f"the engine differs from the simulation on {differing} of {simulated} images")
     expected = np.stack([sample.expected for sample in samples])
@@ -178,23 +184,23 @@ class _Proof:
         self.source, self.spec, self.graph = source, spec, graph
         self.ties, self.max_error = 0, 0.0
 
-    def samples(self, count: int, given: np.ndarray | None = None) -> Iterator[_Sample]:
-        """So many images on which both agree, `given` ones first. Raises VerifyError where they differ."""
-        found, most = 0, max(3, count)
-        for pixels in _pictures(self.spec, given):
-            if found == count:
+    def samples(self, count: int, first: np.ndarray | None = None) -> Iterator[_Sample]:
+        """So many images on which both agree, those of `first` before others. Raises VerifyError where they differ."""
+        agreed, most = 0, max(3, count)
+        for pixels in _pictures(self.spec, first):
+            if agreed == count:
                 return
             sample = self._sample(pixels)
             if sample is not None:
-                found += 1
+                agreed += 1
                 yield sample
             elif self.ties > most:
                 raise VerifyError(f"the graph differs from PyTorch on {self.ties} images{self.reason}")
 
     def _sample(self, pixels: np.ndarray) -> _Sample | None:
         image = self.spec.normalised(pixels)
-        found = self.source.reference(image.astype(np.float64))
-        expected, wide = _joined(found)[0], _is_wide(found)
+        original = self.source.reference(image.astype(np.float64))
+        expected, wide = _joined(original)[0], _is_wide(original)
         if not np.isfinite(expected).all():
             raise VerifyError("the original gives values that are not finite")
         values = reference.values(self.graph, image)
@@ -244,14 +250,14 @@ class _Watch:
         maps = dict(zip(self.shown, run if isinstance(run, tuple) else (run,)))
         tie = False
 
-        def decide(node: ir.Node, x: Tensor, wanted: Tensor) -> Tensor | None:
+        def decide(node: ir.Node, x: Tensor, expected: Tensor) -> Tensor | None:
             nonlocal tie
-            found = self._decision(node, maps, sample.image)
-            if found is None or bool((differ := found != wanted).any()) is False:
+            decided = self._decision(node, maps, sample.image)
+            if decided is None or bool((differ := decided != expected).any()) is False:
                 return None
             tie = True
             _refuse_far(node, x, differ, maps.get(node.inputs[0]))
-            return found
+            return decided
 
         values = reference.values(self.graph, sample.image, decide)
         error = _off(self.candidate.outputs(sample.image)[0], _outputs(self.graph, values))
@@ -263,14 +269,14 @@ class _Watch:
         shown = self._shown(node)
         if not isinstance(shown, ir.Input) and shown not in maps:
             return None
-        found = image if isinstance(shown, ir.Input) else maps[shown].reshape(1, *shown.shape)
+        values = image if isinstance(shown, ir.Input) else maps[shown].reshape(1, *shown.shape)
         if not isinstance(node, ir.Sign):
-            return torch.from_numpy(found.astype(np.float64))
+            return torch.from_numpy(values.astype(np.float64))
         threshold = np.float32(self.thresholds.get(node, np.float32(0)))
-        return torch.from_numpy(found >= threshold.reshape(-1, 1, 1))
+        return torch.from_numpy(values >= threshold.reshape(-1, 1, 1))
 
 
-def _refuse_far(node: ir.Node, x: Tensor, differ: Tensor, found: np.ndarray | None) -> None:
+def _refuse_far(node: ir.Node, x: Tensor, differ: Tensor, stored: np.ndarray | None) -> None:
     """Raises VerifyError unless float32 rounding explains that these signs differ.
 
     It does not where the engine's value, if that is known, is exactly at the threshold as the graph's is.
@@ -279,9 +285,9 @@ def _refuse_far(node: ir.Node, x: Tensor, differ: Tensor, found: np.ndarray | No
     distance = (x - at).abs()
     far = differ & (distance > _NEAR * float(x.abs().max()))
     exact = differ & (distance == 0)
-    if found is not None:
-        exact &= torch.from_numpy(found.reshape(x.shape).astype(np.float64)) == at
-    if far.any() or int(exact.sum()) > (_FEW if found is None else 0) * exact.numel():
+    if stored is not None:
+        exact &= torch.from_numpy(stored.reshape(x.shape).astype(np.float64)) == at
+    if far.any() or int(exact.sum()) > (_FEW if stored is None else 0) * exact.numel():
         wrong = far if far.any() else exact
         where = f"up to {float(distance[far].max()):.3g} away from" if far.any() else "exactly at"
         raise VerifyError(
@@ -290,9 +296,9 @@ def _refuse_far(node: ir.Node, x: Tensor, differ: Tensor, found: np.ndarray | No
         )
 
 
-def _is_wide(found: Any) -> bool:
+def _is_wide(outputs: Any) -> bool:
     """Whether these outputs of the original were computed in float64."""
-    return all(part.dtype == np.float64 for part in (found if isinstance(found, tuple) else (found,)))
+    return all(part.dtype == np.float64 for part in (outputs if isinstance(outputs, tuple) else (outputs,)))
 
 
 def _nearest_tie(graph: ir.Graph, values: dict[ir.Node, Tensor], near: float) -> tuple[ir.Node | None, float]:
@@ -316,9 +322,9 @@ def _outputs(graph: ir.Graph, values: dict[ir.Node, Tensor]) -> np.ndarray:
     return np.concatenate([values[node].double().numpy().reshape(-1) for node in graph.outputs])
 
 
-def _off(found: np.ndarray, expected: np.ndarray) -> float:
+def _off(actual: np.ndarray, expected: np.ndarray) -> float:
     """The largest difference, as a share of the largest number or of 1."""
-    error = float(np.abs(found - expected).max())
+    error = float(np.abs(actual - expected).max())
     return error / max(1.0, float(np.abs(expected).max())) if np.isfinite(error) else np.inf
 
 
@@ -326,9 +332,9 @@ def _normalisation(spec: InputSpec) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(spec.mean, np.float32), np.asarray(spec.std, np.float32)
 
 
-def _pictures(spec: InputSpec, given: np.ndarray | None) -> Iterator[np.ndarray]:
-    """Images (1, h, w, c) without end: `given` ones, then one of each kind, then noise."""
-    yield from [] if given is None else given[:, None]
+def _pictures(spec: InputSpec, first: np.ndarray | None) -> Iterator[np.ndarray]:
+    """Images (1, h, w, c) without end: those of `first`, then one of each kind, then noise."""
+    yield from [] if first is None else first[:, None]
     c, h, w = spec.shape
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(1, c, h, w))

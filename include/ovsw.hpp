@@ -1,4 +1,4 @@
-// ovsw for C++17: a header over the C interface. Errors are exceptions, memory frees itself.
+// ovsw for C++17: a header over the C interface. Errors are exceptions, memory is freed automatically.
 //
 //   ovsw::Model model("resnet18.bnn");
 //   std::vector<float> logits = model.run(pixels);
@@ -16,7 +16,7 @@
 #include "ovsw.h"
 
 namespace ovsw {
-inline namespace cpp {  // the library has names of its own in ovsw, which a static link would confuse with these
+inline namespace cpp {  // the library has its own ovsw::Model; a static link would confuse the two
 
 class Error : public std::runtime_error {
  public:
@@ -31,7 +31,7 @@ class Error : public std::runtime_error {
 // One model may be used by several threads at once.
 class Model {
  public:
-  // By default as many threads, the instruction set and the limit of memory, in bytes, that ovsw_options says.
+  // The defaults are those of ovsw_options; memory_limit is in bytes.
   explicit Model(const std::string& path, int threads = 0, const char* isa = nullptr, std::uint64_t memory_limit = 0) {
     const ovsw_options options = with(threads, isa, memory_limit);
     adopt([&](ovsw_model** model) { return ovsw_load_file(path.c_str(), &options, model); });
@@ -106,7 +106,7 @@ class Model {
 
   template <typename Run, typename T>
   std::vector<float> logits_of(Run run_images, const std::vector<T>& from, std::size_t images) {
-    // Not more images than numbers: a wrong count is for the library to refuse, not for the vector to be huge.
+    // At most one image per number: the library refuses a wrong count, so the vector need not be huge.
     std::vector<float> logits(std::min(images, from.size()) * outputs());
     check(run_images(get(), images, from.data(), from.size(), logits.data(), logits.size()));
     return logits;

@@ -19,15 +19,15 @@
 //     others           q is the core's result
 //     out = v = act(q + residual),  bits = (v >= threshold[c])
 // where base holds offset, border and zero-point terms and scale >= 0; sums fit in 32 bits, their parts wrap around.
-// act begins with a clamp to lo and hi, but for step. If out is an i32, out = q and nothing else is. linear has one
-// output pixel:
+// act begins with a clamp to lo and hi, except for step. If out is an i32, out = q and there is no other output. linear
+// has one output pixel:
 //     out[c] = float(((sum + rounding) >> shift[c]) + base[0][c]) * scale[0]         sum in 64 bits
 // Activations, of u = z or of u = clamp(q + residual, lo, hi):
-//     prelu            u < 0 is multiplied by slope[c], others by positive[c], if that is there. In integers a product
+//     prelu            u < 0 is multiplied by slope[c], other u by positive[c] if the op has it. In integers a product
 //                      is ((2 * u + 1) * slope[c]) >> 15, saturated to 16 bits
 //     step             hi if z (q + residual) >= 0, else lo; nothing is clamped
 //     sigmoid          1 / (1 + e^-u), in float only
-//     table            in integers, by kernels without weights: slope is a table of 257, see portable/epilogue.h
+//     table            in integers, for kernels without weights: slope is a table of 257, see portable/epilogue.h
 #pragma once
 
 #include <cstddef>
@@ -38,13 +38,13 @@ namespace ovsw {
 enum class Numerics : std::uint32_t { kFloat = 0, kInteger = 1 };
 constexpr int kNumericsCount = 2;
 
-// What a value's elements are; the codes of the file.
+// The type of a value's elements; the numbers are the file's codes.
 enum class Element : std::uint32_t { kF32 = 0, kBits = 1, kI16 = 2, kI32 = 3, kU8 = 4 };
 
 enum class Act : std::uint32_t { kNone = 0, kClamp = 1, kPrelu = 2, kStep = 3, kSigmoid = 4, kTable = 5 };
 
-// What a kernel computes before its epilogue. A conv on pixels reads u8, the other one the network's own maps. Those
-// with groups or dilation are cores of their own, so that nobody else pays for them.
+// What a kernel computes before its epilogue. kConvPixels reads u8 pixels, kConv the network's own maps. Convolutions
+// with groups or dilation are separate cores, so that others do not pay for them.
 enum class Core {
   kBconv,
   kConvPixels,
@@ -66,7 +66,7 @@ enum class Core {
 };
 constexpr int kCoreCount = 17;
 
-// What an op has per channel. kWindow and kPositive are second rows: of the scale, and of the slope.
+// The per-channel constants of an op. kWindow is the second row of the scale, kPositive that of the slope.
 enum Constant { kScale, kOffset, kSlope, kShift, kThreshold, kWindow, kPositive };
 constexpr int kConstantCount = 7;
 
@@ -81,17 +81,17 @@ struct Shape {
   int group_out() const { return out_c / groups; }
 };
 
-// How many bytes after the end of a map that is read may be read, too, and not used; before it there are none, and none
-// after one that is only written. All other memory ends where its sizes say, but what begins at a 64-byte aligned
-// address is readable up to the next one.
+// Kernels may read this many bytes past the end of an input map without using them, but none before it, and none past a
+// map that is only written. All other memory ends where its size says, except that memory at a 64-byte aligned address
+// is readable up to the next such address.
 constexpr std::size_t kReadSlack = 64;
 
-// A map in memory, aligned as its elements are; null if it is not there, or not wanted.
+// A map in memory, aligned as its elements are; null if it does not exist or is not wanted.
 struct View {
   void* data;
   Element kind;
 
-  // The elements, if the map is there and has this kind.
+  // The elements if the map has this kind, else null.
   template <typename T>
   T* as(Element wanted) const {
     return kind == wanted ? static_cast<T*>(data) : nullptr;
@@ -104,8 +104,8 @@ struct Border {
   const std::int32_t* base;  // [class][padded_channels]
   const std::int32_t* row_class;
   const std::int32_t* col_class;
-  // bconv in float, null where there is none of it: what taps outside add to a dot, [class][padded_channels]; and with
-  // a window scale the sum over the window, (window[2 * class] + 2 * popcount(patch)) + window[2 * class + 1].
+  // bconv in float, otherwise null. outside[class][padded_channels] is what taps outside add to a dot. With a window
+  // scale, the sum over the window is (window[2 * class] + 2 * popcount(patch)) + window[2 * class + 1].
   const double* outside;
   const double* window;
 };
@@ -113,16 +113,16 @@ struct Border {
 struct KernelArgs {
   Shape shape;
   int first_channel, last_channel;
-  View in, residual, out;  // residual has the shape of out and may be the same memory; of mul and concat the other map
+  View in, residual, out;  // residual has the shape of out and may be the same memory; the second map of mul and concat
   std::uint64_t* bits;     // null if not wanted
   const void* weights;     // in the kernel's own layout, 64-byte aligned
   Border border;           // bconv, and in integers ops with an offset; classes of bconv and conv only
   Act act;
   float lo, hi;       // of kClamp and kStep; in integers of every op, whole numbers of 16 bits
   int channel_shift;  // channel_pad only: output channel c is input channel c - channel_shift, or zero
-  bool per_channel;   // eltwise, mul: residual is one pixel, which counts for every one
-  bool exclude_pad;   // avgpool: what is outside the image does not count as taps
-  float pad_value;    // gather: what stands where an index is -1
+  bool per_channel;   // eltwise, mul: residual is one pixel, which is used for all pixels
+  bool exclude_pad;   // avgpool: taps outside the image do not count
+  float pad_value;    // gather: the value where an index is -1
 
   // By Constant, null if the op has none. In float: scale, window and offset f64, slope, positive and threshold f32. In
   // integers: all i16 but shift i32 and the scale of linear, one f32; the offset is part of border.base. to_float has
@@ -135,7 +135,7 @@ struct KernelArgs {
   }
 };
 
-// Everything per channel is 64-byte aligned and may be read, not used, up to this many elements.
+// Per-channel memory is 64-byte aligned and may be read up to this many elements, without using the surplus.
 static constexpr int padded_channels(int channels) { return (channels + 63) / 64 * 64; }
 
 using KernelFn = void (*)(const KernelArgs&, std::int64_t begin, std::int64_t end, void* scratch);
@@ -144,12 +144,13 @@ using KernelFn = void (*)(const KernelArgs&, std::int64_t begin, std::int64_t en
 struct Kernel {
   KernelFn run;
 
-  // Weights from the file's layout [out_c][window_h][window_w][in_c / groups] into the kernel's: words of bits for
-  // bconv, int32 for gather and bilinear, otherwise float or int16, int8 ones as what they count. No bytes, no weights.
+  // Packs weights from the file's layout [out_c][window_h][window_w][in_c / groups] into the kernel's own. They are
+  // words of bits for bconv, int32 for gather and bilinear, otherwise float or int16 (int8 ones are converted before).
+  // packed_bytes is 0 for a kernel without weights.
   std::size_t (*packed_bytes)(const Shape&);
   void (*pack)(const Shape&, const void* weights, void* packed);
 
-  // Bytes per thread of scratch, at a 64-byte aligned address.
+  // Bytes of scratch per thread, at a 64-byte aligned address.
   std::size_t (*scratch_bytes)(const Shape&);
 };
 
@@ -165,7 +166,7 @@ struct KernelTable {
 // The tables that were built, best first; `count` receives their number.
 const KernelTable* const* kernel_tables(int* count);
 
-// The names of all tables, also of those for other platforms; null at the end.
+// The names of all tables, including those for other platforms; ends with a null.
 extern const char* const kKnownTables[];
 
 }  // namespace ovsw

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,17 @@ from ovsw import _core, zoo
 from support import ROOT
 
 
+@cache
 def levels() -> dict[str, set[str]]:
     """The table of CONTRIBUTING.md: part -> what it may use."""
     rows = re.findall(r"^\| `([^`]+)` \|[^|]+\| (.+) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     assert len(rows) >= 13
-    return {part: set(uses.replace("`", "").split()) - {"-"} for part, uses in rows}
+    table = {part: set(uses.replace("`", "").split()) - {"-"} for part, uses in rows}
+    of_isa = table.pop("kernels/<isa>")
+    for path in ROOT.glob("kernels/*/isa.cmake"):
+        shares = re.findall(r"\bSHARES\s+(\w+)", path.read_text())
+        table.setdefault(f"kernels/{path.parent.name}", of_isa | {f"kernels/{folder}" for folder in shares})
+    return table
 
 
 def part_of(path: str) -> str:
@@ -42,27 +50,30 @@ def files(*folders: str, suffixes: tuple[str, ...]) -> list[str]:
     return sorted(str(p.relative_to(ROOT)) for p in paths)
 
 
-@pytest.mark.parametrize("path", files("csrc", "kernels", suffixes=(".cc", ".h")))
-def test_includes_go_down(path: str) -> None:
-    part = part_of(path)
-    for included in re.findall(r'#include "([^"]+)"', (ROOT / path).read_text()):
-        assert (ROOT / included).is_file(), f"{path} includes {included} by another path than from the root"
-        target = part_of(included)
-        assert target == part or target in levels()[part], f"{path} may not include {included}"
+def test_includes_go_down() -> None:
+    for path in files("csrc", "kernels", suffixes=(".cc", ".h")):
+        part = part_of(path)
+        for included in re.findall(r'#include "([^"]+)"', (ROOT / path).read_text()):
+            assert (ROOT / included).is_file(), f"{path} includes {included} by another path than from the root"
+            target = part_of(included)
+            assert target == part or target in levels()[part], f"{path} may not include {included}"
 
 
-@pytest.mark.parametrize("path", files("python", "export", "bench", suffixes=(".py",)))
-def test_imports_go_down(path: str) -> None:
-    part = part_of(path)
-    places = {package_of(part): part for part in levels() if part.startswith(("python/", "export", "bench"))}
+def imported(path: str) -> Iterator[str]:
+    """The full names of what a Python file imports."""
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
-        names: list[str] = []
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import"
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_imports_go_down() -> None:
+    places = {package_of(part): part for part in levels() if part.startswith(("python/", "export", "bench"))}
+    for path in files("python", "export", "bench", suffixes=(".py",)):
+        part = part_of(path)
+        for name in imported(path):
             if name.split(".")[0] in sys.stdlib_module_names | {"__future__"}:
                 continue
             package = max((p for p in places if name == p or name.startswith(p + ".")), key=len, default="")
@@ -70,15 +81,11 @@ def test_imports_go_down(path: str) -> None:
             assert target == part or target in levels()[part], f"{path} may not import {name}"
 
 
-@pytest.mark.parametrize("path", files("tests", suffixes=(".py",)))
-def test_tests_are_short_and_import_no_others(path: str) -> None:
+def test_tests_are_short_and_import_no_others() -> None:
     """What two test modules need is in tests/support."""
-    text = (ROOT / path).read_text()
-    assert len(text.splitlines()) <= 500
-    for node in ast.walk(ast.parse(text)):
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        names += [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
-        others = [n for n in names if re.match(r"(.*\.)?(test_\w+|conftest)$", n)]
+    for path in files("tests", suffixes=(".py",)):
+        assert len((ROOT / path).read_text().splitlines()) <= 500, path
+        others = [name for name in imported(path) if re.search(r"(^|\.)(test_\w+|conftest)(\.|$)", name)]
         assert others == [], f"{path} imports {others}"
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ovsw import format as bnn
-from ovsw._testing import MarkedEngine, pool_seconds
+from ovsw._testing import Model, pool_seconds
 from ovsw.bench.random_nets import random_resnet
 from ovsw.util.text import table
 
@@ -30,7 +30,7 @@ def makespan(parts: Sequence[float], threads: int) -> float:
     return max(free)
 
 
-def choices(engine: MarkedEngine, threads: int) -> dict[str, list[Split]]:
+def choices(engine: Model, threads: int) -> dict[str, list[Split]]:
     steps = engine.splits(threads)
     return {
         "engine": [(rows, columns) for *_, rows, columns in steps],
@@ -42,7 +42,7 @@ def choices(engine: MarkedEngine, threads: int) -> dict[str, list[Split]]:
     }
 
 
-def simulate(engine: MarkedEngine, how: list[Split], threads: int, job: float, repeats: int) -> list[float]:
+def simulate(engine: Model, how: list[Split], threads: int, job: float, repeats: int) -> list[float]:
     """Seconds of each step."""
     return [makespan(parts, threads) + (job if len(parts) > 1 else 0) for parts in engine.part_seconds(how, repeats)]
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if own.suffix == ".bnn"
         else bnn.to_bytes(random_resnet(args.network, numerics="integer", stem="int8"))
     )
-    engine = MarkedEngine(data, args.isa)
+    engine = Model(data, args.isa)
     job = pool_seconds(2, 2000)
     alone, lines = 0.0, []
     for threads in map(int, args.threads.split(",")):

@@ -6,7 +6,8 @@ the repository:
 
 MODEL.bnn was exported from a checkpoint in RUN, a folder of ovsw-train. Both are measured on all test images in DIR
 first. The file and the index go to python/ovsw/data/zoo; card, metrics and settings of the runs to docs/zoo/NAME; what
-the demo says of its pictures to README.md. Without a name the networks that are there are measured and written again.
+ovsw-demo prints of its pictures to docs/tutorial.md. Without a name, the networks in the zoo are measured and written
+again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ovsw.bench.context import Machine
 from ovsw.bench.measure import interleaved
 from ovsw.commands.base import command
 from ovsw.commands.zoo import card
-from ovsw.datasets import FolderSet, MemorySet
+from ovsw.datasets import DATASETS, FolderSet, MemorySet
 from ovsw.export.accuracy import measure, open_images, some_pixels
 from ovsw.export.frontend import checkpoint
 from ovsw.export.passes import build
@@ -42,8 +43,7 @@ from ovsw.util.files import replace_file
 
 MAX_BYTES = 80_000
 MISTAKES, REPEAT = 5, 1000
-README = ("<!-- the demo's answers, by tools/zoo.py -->", "<!-- end of the demo's answers -->")
-TEST_SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "fashion-mnist": "Fashion-MNIST"}
+ANSWERS = ("<!-- the demo's answers, by tools/zoo.py -->", "<!-- end of the demo's answers -->")
 
 
 def options(p: argparse.ArgumentParser) -> None:
@@ -66,8 +66,8 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError(f"{args.tree}: not a source tree of ovsw, it has no {folder.relative_to(args.tree)} or docs")
     if args.name and not args.run:
         raise ValueError("a name takes a model and a run: NAME MODEL.bnn RUN")
-    readme = args.tree / "README.md"
-    around = text_around_answers(readme) if readme.exists() else None
+    tutorial = docs / "tutorial.md"
+    around = text_around_answers(tutorial) if tutorial.exists() else None
     entries = zoo.read_index(folder) if (folder / zoo.INDEX).exists() else {}
     if args.name:
         entries[args.name] = add(args, entries, folder, docs / "zoo")
@@ -82,9 +82,10 @@ def main(args: argparse.Namespace) -> int:
             f"{e.about}\nPyTorch: {e.right_pytorch / e.images:.2%}; wrote {folder / e.file} and {docs / 'zoo' / e.name}"
         )
     if around and zoo.DEFAULT in entries:
-        found = demo.answers(Engine(folder / entries[zoo.DEFAULT].file), demo.pictures())
-        shown = f"{README[0]}\n```text\n{demo.as_table(found)}\n```\n{README[1]}"
-        replace_file(readme, shown.join(around).encode())
+        entry = entries[zoo.DEFAULT]
+        answers = demo.as_table(demo.answers(Engine(folder / entry.file), demo.pictures()))
+        shown = f"{ANSWERS[0]}\n```text\n{entry.about}\n\n{answers}\n```\n{ANSWERS[1]}"
+        replace_file(tutorial, shown.join(around).encode())
     return 0
 
 
@@ -123,20 +124,20 @@ def add(args: argparse.Namespace, entries: dict[str, zoo.Entry], folder: Path, d
 def again(e: zoo.Entry, folder: Path, images_folder: Path) -> zoo.Entry:
     """The entry of a network that is there, measured once more."""
     engine = Engine(folder / e.file)
-    found = engine_facts(engine, labelled(engine, images_folder))
-    if (found["images"], found["right"]) != (e.images, e.right):
+    facts = engine_facts(engine, labelled(engine, images_folder))
+    if (facts["images"], facts["right"]) != (e.images, e.right):
         raise ValueError(
-            f"{e.name}: has {found['right']:,} of {found['images']:,} images in {images_folder} right, the index says "
+            f"{e.name}: has {facts['right']:,} of {facts['images']:,} images in {images_folder} right, the index says "
             f"{e.right:,} of {e.images:,}"
         )
-    return dataclasses.replace(e, **found)
+    return dataclasses.replace(e, **facts)
 
 
-def step(run: Path) -> zoo.Step:
+def step(run: Path) -> zoo.EarlierRun:
     """What a finished run was."""
     saved = read_run(run / "last.pth")
     recipe = saved["ovsw"]["recipe"]
-    return zoo.Step(
+    return zoo.EarlierRun(
         recipe_name(recipe), tuple(changes(recipe)), saved["ovsw"]["seed"], saved["epoch"], saved["curr_acc1"]
     )
 
@@ -145,13 +146,13 @@ def recipe_name(recipe: dict[str, Any]) -> str:
     return Path(recipe["name"]).name if recipe["name"].endswith(".toml") else recipe["name"]
 
 
-def text_around_answers(readme: Path) -> tuple[str, str]:
+def text_around_answers(page: Path) -> tuple[str, str]:
     """A page before and after the part that shows the demo's answers."""
-    begin, end = README
-    head, found, rest = readme.read_text(encoding="utf-8").partition(begin)
+    begin, end = ANSWERS
+    head, marked, rest = page.read_text(encoding="utf-8").partition(begin)
     _, ended, tail = rest.partition(end)
-    if not found or not ended:
-        raise ValueError(f"{readme}: has no {begin} ... {end}")
+    if not marked or not ended:
+        raise ValueError(f"{page}: has no {begin} ... {end}")
     return head, tail
 
 
@@ -174,13 +175,13 @@ def check_weights(model_path: Path, model: bnn.Model, path: Path, source: Source
     """Refuses a file that was not exported from the checkpoint: every binary weight must be the same."""
     spec = source.input
     own = build(source.graph, spec.mean, spec.std, {}, "integer")[0]
-    mine, theirs = (
+    in_file, in_checkpoint = (
         {op.name: m.tensors[op.weight].array for op in m.ops if op.kind == "bconv" and op.weight is not None}
         for m in (model, own)
     )
-    if mine.keys() != theirs.keys():
+    if in_file.keys() != in_checkpoint.keys():
         raise ValueError(f"{model_path}: is another network than {path}")
-    different = [name for name in mine if not np.array_equal(mine[name], theirs[name])]
+    different = [name for name in in_file if not np.array_equal(in_file[name], in_checkpoint[name])]
     if different:
         raise ValueError(f"{model_path}: was not exported from {path}, the weights of {different[0]} differ")
 
@@ -218,7 +219,7 @@ def measured(
     engine: Engine,
     path: Path,
     run: dict[str, Any],
-    before: tuple[zoo.Step, ...],
+    before: tuple[zoo.EarlierRun, ...],
     source: Source,
     images_folder: Path,
 ) -> zoo.Entry:
@@ -238,7 +239,7 @@ def measured(
             )
     digest = hashlib.sha256(data).hexdigest()
     kind = recipe["data"]["kind"]
-    test_set = TEST_SETS.get(kind, kind)
+    test_set = DATASETS[kind].title
     return zoo.Entry(
         name=name,
         title=title or f"{source.name} on {test_set}",

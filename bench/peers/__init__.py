@@ -15,7 +15,7 @@ __all__ = ["PEERS", "REFERENCE", "Peer", "Runner", "by_name", "obstacles", "sele
 
 PEERS: list[Peer] = [*onnxruntime.PEERS, *openvino.PEERS, *ncnn.PEERS, *torch.PEERS]
 PEERS += [*executorch.PEERS, *larq.PEERS]
-REFERENCE = PEERS[0]  # judges the others
+REFERENCE = PEERS[0]  # the others must give its logits
 SMALL = "cresnet20"
 _MARK = "obstacle: "
 _TRY = "import sys; from ovsw.bench.peers import try_out; try_out(sys.argv[1:])"
@@ -40,14 +40,13 @@ def select(names: str | None) -> list[Peer]:
 
 
 def obstacles(peers: list[Peer]) -> dict[str, str]:
-    """Why installed peers cannot be used, for those of these that cannot, by their names.
+    """The reasons why installed peers cannot be used, by name.
 
-    They run a small network in other processes, one per engine: one that meets an instruction that this machine does
-    not have must not take the others with it.
+    Each engine runs a small network in its own process: an illegal instruction must not end the others.
     """
     engines: dict[str, list[str]] = {}
     for peer in peers:
-        peer.settle()
+        peer.prepare_environment()
         engines.setdefault(peer.engine, []).append(peer.name)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         faults = {name: why for tried in pool.map(_tried, engines.values()) for name, why in tried.items()}
@@ -55,7 +54,7 @@ def obstacles(peers: list[Peer]) -> dict[str, str]:
 
 
 def _tried(names: list[str]) -> dict[str, str | None]:
-    """What is wrong with each; after a death a new process goes on with the next one."""
+    """What is wrong with each peer; after a crash a new process goes on with the next one."""
     faults: dict[str, str | None] = {}
     while len(faults) < len(names):
         left = names[len(faults) :]
@@ -63,12 +62,12 @@ def _tried(names: list[str]) -> dict[str, str | None]:
         whys = [json.loads(line[len(_MARK) :]) for line in said.splitlines() if line.startswith(_MARK)]
         faults.update(zip(left, whys))
         if len(whys) < len(left):
-            faults[left[len(whys)]] = death or "ends without a word"
+            faults[left[len(whys)]] = death or "ends without a message"
     return faults
 
 
 def try_out(names: list[str]) -> None:
-    """What those processes run: a line for each, with what is wrong as JSON."""
+    """The program of those processes: prints a line for each peer, with what is wrong as JSON."""
     for name in names:
         peer = by_name(name)
         try:

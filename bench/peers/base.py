@@ -1,7 +1,7 @@
-"""What every peer is: an engine at one precision that may be installed here, and runs a float network on images.
+"""A peer: another engine at one precision, if it is installed, which runs a float network on images.
 
-The networks are those of `ovsw.bench.float_nets`, and the judge of a peer's answers is ONNX Runtime in float32. Nothing
-here or at the head of an engine's module imports an engine: a missing one must cost nothing.
+The networks are those of `ovsw.bench.float_nets`. A peer's answers are compared with those of ONNX Runtime in float32.
+Nothing here or at the head of an engine's module imports an engine: a missing one must cost nothing.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Peer:
 
     Attributes:
         engine: its name, which `--peers` knows.
-        precision: "fp32", "fp16", "bf16", "int8" or "1-bit": what it computes in, not what it would call itself.
-        modules: what must be importable; the first one's distribution gives the version.
+        precision: "fp32", "fp16", "bf16", "int8" or "1-bit": the type that it really computes in.
+        modules: the modules it needs; the distribution of the first one has the version.
         networks: those that it can run.
-        comparable: whether its logits can be judged, that is, whether it has our weights.
+        comparable: whether its logits can be compared, that is, whether it has our weights.
         slow: whether it takes minutes to get ready.
-        quick: whether it takes part in a quick run: ready in a second or two, and of use for the paper's table.
+        quick: whether it takes part in a quick run: it is ready within seconds and useful for the paper's table.
     """
 
     modules: tuple[str, ...] = ()
@@ -57,26 +57,26 @@ class Peer:
         return f"{self.engine}-{self.precision}"
 
     def missing(self) -> str | None:
-        """None if it is installed, else in one line what is not; loads nothing."""
+        """None if it is installed, otherwise a line on what is missing; loads nothing."""
         missing = [m for m in self.modules if importlib.util.find_spec(m) is None]
         return f"{' and '.join(missing)} not installed" if missing else None
 
-    def settle(self) -> None:
-        """Puts into the environment what must be there before the engine is loaded, here or in a child process."""
+    def prepare_environment(self) -> None:
+        """Sets the variables that must be set before the engine is loaded, here or in a child process."""
 
     def unable(self) -> str | None:
-        """None if this CPU can do what it is for, else in one line why not; it is installed, and may be loaded."""
+        """None if it works on this CPU, otherwise a line on why not; it is installed and may be loaded."""
         return None
 
     def version(self) -> str:
-        """Of the engine, as installed; "" if nobody knows."""
+        """The version of the engine; "" if unknown."""
         try:
             return importlib.metadata.version(self.modules[0])
         except (IndexError, importlib.metadata.PackageNotFoundError):
             return ""
 
     def files(self, network: str, batch: int, folder: Path) -> list[Path]:
-        """The files that the engine loads, made in this folder: by default the ONNX model that peers share."""
+        """Creates the files that the engine loads in this folder: by default the ONNX model that peers share."""
         return [float_file(network, batch, folder)]
 
     def load(self, files: list[Path], threads: int) -> Runner:
@@ -84,7 +84,7 @@ class Peer:
         raise NotImplementedError
 
     def ready(self, network: str, threads: int = 1, batch: int = 1) -> Runner:
-        """Both steps, for those who have no use for the files."""
+        """Both steps, for callers that do not need the files."""
         with tempfile.TemporaryDirectory() as folder:
             return self.load(self.files(network, batch, Path(folder)), threads)
 
@@ -105,8 +105,7 @@ def float_file(network: str, batch: int, folder: Path) -> Path:
 
 
 def child(command: list[str], timeout: float = 600.0) -> tuple[str, str | None]:
-    """What a command prints, and None if it ends by itself, whatever its exit code; else the signal that killed it, or
-    its slowness."""
+    """The output of a command, and None if it ends by itself with any exit code; otherwise why it did not."""
     none = subprocess.DEVNULL
     try:
         done = subprocess.run(command, timeout=timeout, stdin=none, stdout=subprocess.PIPE, stderr=none, text=True)
@@ -117,13 +116,13 @@ def child(command: list[str], timeout: float = 600.0) -> tuple[str, str | None]:
 
 
 def one_line(e: Exception) -> str:
-    """An error of another engine, short."""
+    """An error of another engine on one short line."""
     text = " ".join(str(e).split())
     return f"{type(e).__name__}: {text if len(text) <= 160 else text[:157] + '...'}"
 
 
 def images(network: str, count: int, seed: int) -> list[np.ndarray]:
-    """Seeded noise as a normalised image would have it: coarse and fine structure, contrast and mean vary."""
+    """Seeded noise like normalised images: coarse and fine structure, with varying contrast and mean."""
     rng = np.random.default_rng(seed)
     side = NETWORKS[network].input.height
     noise = []
@@ -152,7 +151,7 @@ BOUNDS = {"fp32": 1e-3, "fp16": 5e-2, "bf16": 0.2, "int8": 0.5}
 
 
 def fault(logits: np.ndarray, expected: np.ndarray, precision: str) -> str | None:
-    """None if the logits of several images are those expected, as far as the precision allows; else what is wrong."""
+    """None if logits of several images are as expected, within what the precision allows; otherwise what is wrong."""
     if logits.shape != expected.shape:
         return f"gives shape {logits.shape}, expected {expected.shape}"
     if not np.isfinite(logits).all():
@@ -160,16 +159,16 @@ def fault(logits: np.ndarray, expected: np.ndarray, precision: str) -> str | Non
     off = error(logits, expected)
     if off > BOUNDS[precision]:
         return f"differs from onnxruntime-fp32 by {off:.2g}, allowed {BOUNDS[precision]:.2g}"
-    tops, wanted = logits.argmax(axis=1).tolist(), expected.argmax(axis=1).tolist()
-    if precision == "fp32" and tops != wanted:
-        return f"top-1 is {tops}, onnxruntime-fp32 has {wanted}"
+    top, expected_top = logits.argmax(axis=1).tolist(), expected.argmax(axis=1).tolist()
+    if precision == "fp32" and top != expected_top:
+        return f"top-1 is {top}, onnxruntime-fp32 has {expected_top}"
     return None
 
 
 def error(logits: np.ndarray, expected: np.ndarray) -> float:
-    """The difference relative to what the images make of the logits.
+    """The difference relative to how much the logits differ between images.
 
-    Random networks have a favourite class: most of their logits, and always their top-1, are the same for every image,
-    so that part says nothing.
+    Random networks have a favourite class: most of each logit, and always the top-1, is the same for every image, so
+    that part carries no information.
     """
     return float(np.linalg.norm(logits - expected) / np.linalg.norm(expected - expected.mean(axis=0)))

@@ -2,7 +2,7 @@
 
 Its package needs an old TensorFlow, so it lives in a venv of its own, whose python OVSW_LARQ_PYTHON names; the networks
 are .tflite files, named by OVSW_LARQ_MODEL_RESNET18 and _RESNET34. Their weights are not ours, so the logits cannot be
-judged.
+checked.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from ovsw.bench.peers.base import Peer, Runner
+from ovsw.bench.topology import IMAGENET
 
 WORKER = Path(__file__).with_name("larq_worker.py")
 _PYTHON = "OVSW_LARQ_PYTHON"
 
 
 class Larq(Peer):
-    networks = ("resnet18", "resnet34")
+    networks = IMAGENET
     comparable = False
 
     def missing(self) -> str | None:

@@ -1,6 +1,6 @@
 """ONNX Runtime: float32, and int8 by its own static quantisation (QDQ, u8 activations, s8 weights per channel).
 
-Its float32 answers judge all other peers.
+All other peers are compared with its float32 answers.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 class OpenVino(Peer):
     modules: tuple[str, ...] = ("openvino", "onnx")
 
-    def settle(self) -> None:
+    def prepare_environment(self) -> None:
         _without_amx()
 
     def unable(self) -> str | None:

@@ -91,8 +91,8 @@ def module_of(model: Any) -> Any:
         def forward(self, image: torch.Tensor) -> torch.Tensor:
             values = {source: image, **pads}
             for kind, inputs, out, a in steps:
-                given = [values[name] if name in values else getattr(self, name) for name in inputs]
-                values[out] = ops[kind](a, *given)
+                arguments = [values[name] if name in values else getattr(self, name) for name in inputs]
+                values[out] = ops[kind](a, *arguments)
             return values[sink]
 
     return Net().eval()

@@ -14,7 +14,7 @@ constexpr std::size_t align_up(std::size_t n) { return (n + kAlign - 1) / kAlign
 
 class Buffer {
  public:
-  // What one of this size takes: whole lines, and at least one.
+  // The bytes that a buffer of this size allocates: whole cache lines, at least one.
   static constexpr std::size_t takes(std::size_t bytes) { return align_up(bytes ? bytes : 1); }
 
   Buffer() = default;

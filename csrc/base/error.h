@@ -14,8 +14,8 @@ class InvalidError : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// A part of a message: anything that can be written to a stream, without its type. So the code that puts messages
-// together is there once and not in every check, which would be a third of the library.
+// A part of a message: anything that can be written to a stream, with its type erased. So the code that composes
+// messages exists once and not in every check, where it would be a third of the library.
 class Part {
  public:
   template <typename T>

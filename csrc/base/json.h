@@ -1,5 +1,4 @@
-// JSON text (RFC 8259), read from front to back. Nothing is kept but what the caller takes, so that a large text costs
-// no more memory than its own.
+// A JSON reader (RFC 8259) that goes through the text once and stores nothing: a large text needs no extra memory.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +10,24 @@
 
 namespace ovsw {
 
-// Every function takes the next value, and throws InvalidError naming the byte if it is another one than asked for.
+// Every function reads the next value, and throws InvalidError with its byte if that is of another type.
 class JsonReader {
  public:
-  static constexpr int kMaxDepth = 100;  // objects and lists inside each other
+  static constexpr int kMaxDepth = 100;  // of nested objects and lists
 
   // `text` must outlive the reader. Throws InvalidError if it is not UTF-8.
   explicit JsonReader(std::string_view text);
 
-  // The first character of the next value: it tells its type. 0 at the end.
+  // The first character of the next value, which tells its type; 0 at the end.
   char peek();
 
-  // Any value: checked, and returned as it is written.
+  // Any value: checked, and returned as text.
   std::string_view value();
 
-  // Escapes become what they mean, in UTF-8.
+  // With escapes replaced, in UTF-8.
   std::string string();
 
-  // Calls fn(key) for each member, in order; fn must take the value.
+  // Calls fn(key) for each member, in order; fn must read the value.
   template <typename Fn>
   void object(Fn&& fn) {
     for (bool more = open('{', '}'); more; more = next('}')) {
@@ -38,7 +37,7 @@ class JsonReader {
     }
   }
 
-  // Calls fn() for each element; fn must take it.
+  // Calls fn() for each element; fn must read it.
   template <typename Fn>
   void list(Fn&& fn) {
     for (bool more = open('[', ']'); more; more = next(']')) fn();
@@ -62,7 +61,7 @@ class JsonReader {
   int depth_ = 0;
 };
 
-// The number that a value is, if it is a whole one, written without fraction and exponent, that fits.
+// The value of an integer that is written without fraction and exponent and fits 64 bits; else nothing.
 std::optional<std::int64_t> json_whole(std::string_view value);
 
 }  // namespace ovsw

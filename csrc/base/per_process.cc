@@ -7,7 +7,7 @@ namespace {
 
 std::atomic<std::uint64_t> count{0};
 
-// Before anything of ours can run. If it fails for want of memory, so does all that follows.
+// Registered before any of our code runs. If it fails for lack of memory, so does everything after it.
 const int registered = pthread_atfork(nullptr, nullptr, [] { ++count; });
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Locks and threads across fork(): a child has none of its parent's threads, and what they held stays held.
+// Per-process state. After fork() the child has none of its parent's threads, and locks that they held stay locked.
 #pragma once
 
 #include <atomic>
@@ -7,11 +7,11 @@
 
 namespace ovsw {
 
-// How many forks lie between the process that loaded this code and this one.
+// The number of forks between the process that loaded this code and this one.
 std::uint64_t forks();
 
-// A T for each process: made when first asked for, and in the child of a fork made anew. What the parent had is never
-// touched or freed there: its locks may be held, and its threads cannot be joined.
+// A T for each process, made at first use, and made anew in the child of a fork. The child never touches or frees the
+// parent's T: its locks may be held, and its threads cannot be joined.
 template <typename T>
 class PerProcess {
  public:
@@ -28,7 +28,7 @@ class PerProcess {
     if (entry && entry->process == forks()) return entry->value;
     auto mine = std::make_unique<Entry>();
     if (entry_.compare_exchange_strong(entry, mine.get())) return mine.release()->value;
-    return entry->value;  // that of another thread, which was faster
+    return entry->value;  // another thread was faster
   }
 
  private:

@@ -1,4 +1,4 @@
-// A fixed set of threads that share out the parts of a job. Idle threads sleep.
+// A fixed set of threads that share the parts of a job. Idle threads sleep.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@ class ThreadPool {
   int threads() const { return int(workers_.size()) + 1; }
 
   // Calls fn(part, thread) for parts 0 to `parts` - 1, and returns when all are done. Each thread begins with its own
-  // share of them, the same in every job with as many parts, so that it finds in its cache what it left there; then
-  // it helps the others. One call at a time; fn must not throw.
+  // share, which is the same in every job with as many parts, so its data may still be in its cache; then it helps the
+  // others. One call at a time; fn must not throw.
   template <typename Fn>
   void run(std::int64_t parts, Fn&& fn) {
     if (workers_.empty() || parts == 1) {

@@ -1,4 +1,4 @@
-// The Python module ovsw._core: a thin door to load_engine and Engine. Arguments are checked in python/ovsw/engine.py.
+// The Python module ovsw._core: a thin layer over Model. Arguments are checked in python/ovsw/engine.py.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -6,12 +6,10 @@
 
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "csrc/base/error.h"
-#include "csrc/binding/popcount.h"
 #include "csrc/binding/without_gil.h"
 #include "csrc/runtime/load.h"
 
@@ -28,10 +26,10 @@ Model load(const py::bytes& file, int threads, const std::string& isa, std::size
   Py_ssize_t size = 0;
   if (PyBytes_AsStringAndSize(file.ptr(), &data, &size) != 0) throw py::error_already_set();
   const WithoutGil unlocked;
-  return load_engine(data, std::size_t(size), {threads, isa, memory_limit});
+  return load_model(data, std::size_t(size), {threads, isa, memory_limit});
 }
 
-// The image at element `at` of (n, h, w, c) uint8 pixels or (n, c, h, w) float32 values, which numpy may have at any
+// The image at element `at` of (n, h, w, c) uint8 pixels or (n, c, h, w) float32 values. numpy may store them at any
 // address.
 Image image_at(const Pixels& images, std::size_t at) { return {images.data() + at, nullptr}; }
 Image image_at(const Values& images, std::size_t at) {
@@ -47,7 +45,7 @@ std::size_t image_size(const Model& model, const py::array& images, std::size_t 
   return size;
 }
 
-// Returns (n, outputs): of each image one output after another, maps row by row, pixel by pixel.
+// Returns (n, outputs): for each image one output after another, maps row by row, pixel by pixel.
 template <typename Array>
 Values run(Model& model, const Array& images) {
   Engine& engine = *model.engine;
@@ -60,7 +58,7 @@ Values run(Model& model, const Array& images) {
   return logits;
 }
 
-// Seconds of reading the input and of each step, one row per repetition.
+// The seconds for reading the input and for each step, one row per repetition.
 template <typename Array>
 std::vector<std::vector<double>> time_steps(Model& model, const Array& image, int repeat) {
   Engine& engine = *model.engine;
@@ -98,31 +96,6 @@ py::list steps(const Model& model) {
   return rows;
 }
 
-// Seconds that the plain popcount dots of a layer take, once.
-double time_popcount(int pixels, int channels, int words) {
-  check(pixels > 0 && channels > 0 && words > 0, "pixels, channels and words must be positive");
-  std::vector<std::uint64_t> patches(std::size_t(pixels) * std::size_t(words), 0x9E3779B97F4A7C15ull);
-  std::vector<std::uint64_t> weights(std::size_t(channels) * std::size_t(words), 0xC2B2AE3D27D4EB4Full);
-  const WithoutGil unlocked;
-  const auto start = std::chrono::steady_clock::now();
-  volatile const std::uint64_t total = popcount_dots(patches.data(), pixels, weights.data(), channels, words);
-  (void)total;
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// Seconds that `repeat` copies take, each of which reads and writes `size` bytes together.
-double time_copy(std::size_t size, int repeat) {
-  check(size >= 2 && repeat > 0, "size must be at least 2 and repeat positive");
-  std::vector<char> from(size / 2, 1), to(size / 2);
-  const WithoutGil unlocked;
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < repeat; ++i) {
-    std::memcpy(to.data(), from.data(), to.size());
-    asm volatile("" : : "r"(to.data()) : "memory");  // somebody might read it: no copy is left out
-  }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 py::list tables() {
   int count = 0;
   const KernelTable* const* all = kernel_tables(&count);
@@ -140,11 +113,9 @@ PYBIND11_MODULE(_core, m) {
   m.attr("__version__") = OVSW_VERSION;
   m.def("tables", &tables, "The kernel tables in this build, best first: (name, supported by this CPU).");
   m.def("default_memory_limit", &default_memory_limit, py::arg("size"));
-  m.def("time_popcount", &time_popcount, py::arg("pixels"), py::arg("channels"), py::arg("words"));
-  m.def("time_copy", &time_copy, py::arg("size"), py::arg("repeat"));
-  // A property that a function of the engine's plan gives.
+  // A property computed from the engine's plan.
   const auto of_plan = [](auto&& get) { return [get](const Model& model) { return get(model.engine->plan()); }; };
-  py::class_<Model>(m, "Engine")
+  py::class_<Model>(m, "Model")
       .def(py::init(&load), py::arg("file"), py::arg("threads"), py::arg("isa"), py::arg("memory_limit") = 0)
       .def("run", &run<Pixels>, py::arg("images").noconvert())
       .def("run", &run<Values>, py::arg("images").noconvert())

@@ -1,5 +1,5 @@
-// Memory between two pages that nobody may touch, and what turns touching them into an error that says so. Here for
-// what ASan cannot see: kernels under an emulator, and those written in assembly.
+// Memory between two inaccessible pages, and a way to report accesses to these pages as errors. For what ASan cannot
+// see: kernels under an emulator, and those written in assembly.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +10,19 @@ class Guarded {
  public:
   struct Options {
     unsigned char pattern;  // what the memory is filled with
-    bool at_end;            // the data ends where a page begins that nobody may touch, else it begins where one ends
+    bool at_end;            // the data ends at an inaccessible page; otherwise it begins after one
   };
 
-  // `align` is a power of two. Data that ends at a page begins at a multiple of it, with up to align - 1 bytes between.
+  // `align` is a power of two. Data at the end of a page begins at a multiple of it, so up to align - 1 bytes may
+  // follow.
   Guarded(std::size_t bytes, std::size_t align, const Options& options);
   ~Guarded();
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
 
   std::byte* data() const { return data_; }
-  bool intact() const;  // nothing was written around the data, as far as that is possible
-  // Whether an address is in these pages; and how many bytes past the end of the data, or, negative, before it.
+  bool intact() const;  // whether the accessible bytes around the data are unchanged
+  // Whether an address is in these pages, and how many bytes it is past the end of the data or (negative) before it.
   bool owns(const void* address) const { return address >= pages_ && address < pages_ + size_; }
   std::ptrdiff_t distance(const void* address) const;
 
@@ -31,8 +32,8 @@ class Guarded {
   unsigned char pattern_;
 };
 
-// Calls call(argument). Returns the address that it touched and must not have, at which it was stopped; null if it came
-// to its end. Nothing on its stack may need a destructor. One thread at a time.
+// Calls call(argument) and stops it at the first invalid access. Returns that address, or null if it ran to its end.
+// Nothing on its stack may need a destructor. One thread at a time.
 const void* touched(void (*call)(void*), void* argument);
 
 // The same for anything that can be called.

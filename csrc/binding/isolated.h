@@ -1,7 +1,6 @@
-// One step of a plan with each of its buffers in a block of memory of its own, as a test wants it: maps, packed
-// weights, constants, border tables and scratch. A block is as long as kernels.h says that a kernel may read; what may
-// be read and not used holds a pattern. Whoever runs a step with two patterns and gets the same bytes knows that
-// nothing was used that is not there, and that all outputs were written.
+// For tests: one step of a plan with each of its buffers (maps, packed weights, constants, border tables, scratch) in a
+// block of memory of its own. A block is as long as kernels.h allows a kernel to read; bytes that may be read but not
+// used hold a pattern. If a step gives the same bytes with two patterns, it used no such byte and wrote all outputs.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +19,8 @@ namespace ovsw {
 
 using Bytes = std::vector<std::byte>;
 
-// Block(bytes, align, options) is memory that is filled with options.pattern; block.intact() says whether what
-// surrounds it is as it was, as far as the block can tell.
+// Block(bytes, align, options) is memory filled with options.pattern; block.intact() says whether its surroundings are
+// unchanged.
 template <typename Block>
 class Isolated {
  public:
@@ -36,7 +35,7 @@ class Isolated {
         : name(part), bytes(size), end(readable), block(readable, align, options) {}
   };
 
-  // `values` has the bytes of what the step reads. If `in_place`, a residual of the output's layout is its memory, too.
+  // `values` has the bytes of the step's inputs. If `in_place`, a residual of the output's layout shares its memory.
   Isolated(const Plan& plan, const Step& step, const std::vector<Bytes>& values, bool in_place,
            const typename Block::Options& options)
       : step_(step), options_(options) {

@@ -1,4 +1,4 @@
-// The Python module ovsw._testing, built for the tests only: ops one by one, the naive reference, parts of the base.
+// The Python module ovsw._testing, for the tests only: single ops, the naive reference, parts of csrc/base.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -51,7 +51,7 @@ py::dtype dtype_of(Element kind) {
   return py::dtype(kNames[std::size_t(kind)]);
 }
 
-// What one step writes, with all its buffers in pages of their own that end, or begin, where nobody may touch anything.
+// Runs one step with all its buffers in pages of their own that end, or begin, at an inaccessible page.
 void run_guarded(const Plan& plan, const Step& step, bool in_place, std::int64_t split, const Guarded::Options& options,
                  std::vector<Bytes>* values) {
   Isolated<Guarded> isolated(plan, step, *values, in_place, options);
@@ -68,10 +68,11 @@ void run_guarded(const Plan& plan, const Step& step, bool in_place, std::int64_t
   isolated.take(plan, values);
 }
 
-// Runs the ops of a file alone, through the plan that an engine would make: `given` has the values that no op writes,
-// as arrays (h, w, c), bits as words. Each buffer is guarded on one side and then on the other, with nothing shared but
-// an op's residual and output if `in_place`; both runs must give the same. Each op is called for ranges of `split`
-// pixels (0: all at once), and then also for every 64 channels, if it has weights. Returns what the ops write.
+// Runs the ops of a file one by one, with the plan that an engine would make. `given` has the values that no op writes,
+// as arrays (h, w, c), bits as words. Each buffer is guarded on one side and then on the other; buffers are separate,
+// except an op's residual and output if `in_place`. Both runs must give the same. Each op is called for ranges of
+// `split` pixels (0: all at once), and in that case also for every 64 channels, if it has weights. Returns what the ops
+// write.
 py::dict run_ops(const std::string& isa, const py::bytes& file, const std::map<std::uint32_t, py::array>& given,
                  bool in_place, std::int64_t split) {
   const std::string bytes = file;
@@ -105,8 +106,9 @@ py::dict run_ops(const std::string& isa, const py::bytes& file, const std::map<s
   return written;
 }
 
-// Reads a byte `at` bytes from the beginning of guarded memory, or writes it: what is said of it, or "" if it is
-// allowed.
+// Reads, and if `write` also writes, the byte `at` bytes from the beginning of guarded memory. Returns the complaint,
+// or
+// "" if that is allowed.
 std::string probe(std::size_t bytes, std::size_t align, bool at_end, std::ptrdiff_t at, bool write) {
   const Guarded memory(bytes, align, {0xA5, at_end});
   volatile std::byte* byte = memory.data() + at;
@@ -152,7 +154,7 @@ py::array_t<Out> run_reference(void (*fn)(const Shape&, const In*, const In*, Ou
   return out;
 }
 
-// How often each part was visited, over `jobs` jobs.
+// The number of visits to each part over `jobs` jobs.
 std::vector<int> pool_visits(int threads, std::int64_t parts, int jobs) {
   ThreadPool pool(threads);
   std::vector<std::atomic<int>> visits(static_cast<std::size_t>(parts));
@@ -163,8 +165,8 @@ std::vector<int> pool_visits(int threads, std::int64_t parts, int jobs) {
   return {visits.begin(), visits.end()};
 }
 
-// One run on an image of pixels that calls the function `void mark()` at this address where Engine::run says, for
-// counters of instructions.
+// One run on an image of pixels that calls the function `void mark()` at this address as Engine::run does, for
+// instruction counters.
 void run_marked(Model& model, const py::array_t<std::uint8_t, py::array::c_style>& image, std::uintptr_t mark) {
   const Value& in = model.input();
   check(std::size_t(image.size()) == in.pixels() * std::size_t(in.c), "the image holds ", image.size(), " elements");
@@ -173,7 +175,7 @@ void run_marked(Model& model, const py::array_t<std::uint8_t, py::array::c_style
   model.engine->run({image.data(), nullptr}, logits.data(), reinterpret_cast<void (*)()>(mark));
 }
 
-// How the engine shares out each step over `threads`: (name, pixels, channels, products, rows, columns).
+// How the engine divides each step among `threads`: (name, pixels, channels, products, rows, columns).
 py::list splits(const Model& model, std::int64_t threads) {
   py::list all;
   for (const Step& step : model.engine->plan().steps) {
@@ -184,8 +186,8 @@ py::list splits(const Model& model, std::int64_t threads) {
   return all;
 }
 
-// Seconds of every part of every step if it is shared out like this, rows and columns per step: one thread does them
-// one after the other. The least of `repeats` runs each.
+// The seconds of every part of every step if it is divided like this (rows and columns per step), with one thread that
+// does all parts in turn; the minimum of `repeats` runs.
 std::vector<std::vector<double>> part_seconds(const Model& model, const std::vector<std::array<std::int64_t, 2>>& how,
                                               int repeats) {
   using Clock = std::chrono::steady_clock;
@@ -213,7 +215,7 @@ std::vector<std::vector<double>> part_seconds(const Model& model, const std::vec
   return seconds;
 }
 
-// What a job of a pool costs that does nothing, in seconds.
+// The cost of an empty job of a pool, in seconds.
 double pool_seconds(int threads, int jobs) {
   ThreadPool pool(threads);
   const WithoutGil unlocked;
@@ -251,10 +253,10 @@ PYBIND11_MODULE(_testing, m) {
     const Split s = split({pixels, channels, products}, threads);
     return py::make_tuple(s.rows, s.columns);
   });
-  py::class_<Model>(m, "MarkedEngine", py::module_local())
+  py::class_<Model>(m, "Model", py::module_local())
       .def(py::init([](const py::bytes& file, const std::string& isa) {
              const std::string bytes = file;
-             return load_engine(bytes.data(), bytes.size(), {1, isa});
+             return load_model(bytes.data(), bytes.size(), {1, isa});
            }),
            py::arg("file"), py::arg("isa"))
       .def("run", &run_marked, py::arg("image").noconvert(), py::arg("mark"))

@@ -1,7 +1,9 @@
-// The Python module ovsw._train: a thin door to csrc/train. Arrays come as addresses; python/ovsw/nn/native.py, its
-// only user, sees to their types and sizes.
+// The Python module ovsw._train: a thin layer over csrc/train. Arrays come as addresses; python/ovsw/nn/native.py, its
+// only user, checks their types and sizes.
 
 #include <pybind11/pybind11.h>
+
+#include <type_traits>
 
 #if defined(__GLIBC__)
 #include <malloc.h>
@@ -24,60 +26,48 @@ T* at(Address address) {
   return reinterpret_cast<T*>(address);
 }
 
+template <typename T>
+void read(const py::object& value, T& to) {
+  if constexpr (std::is_pointer_v<T>) {
+    to = reinterpret_cast<T>(value.cast<Address>());
+  } else {
+    to = value.cast<T>();
+  }
+}
+
+// Reads a tuple of numbers and addresses, which native.py makes, into as many fields.
+template <typename... Fields>
+void unpack(const py::tuple& values, Fields&... fields) {
+  check(values.size() == sizeof...(fields), "expected ", sizeof...(fields), " values, got ", values.size());
+  std::size_t i = 0;
+  (read(py::object(values[i++]), fields), ...);
+}
+
 Unit unit_of(const py::tuple& shape) {
-  check(shape.size() == 6, "a unit has 6 sizes, not ", shape.size());
-  const auto size = [&](int i) { return shape[std::size_t(i)].cast<int>(); };
-  const Unit u{size(0), size(1), size(2), size(3), size(4), size(5)};
+  Unit u{};
+  unpack(shape, u.n, u.cin, u.cout, u.h, u.w, u.stride);
   check(u.n > 0 && u.h > 0 && u.w > 0 && u.w <= kMaxWidth && (u.stride == 1 || u.stride == 2) && u.cin > 0 &&
             u.cout > 0 && u.cin % kBlock == 0 && u.cout % kBlock == 0,
         "no training kernels for a unit of these sizes");
   return u;
 }
 
-// Addresses and numbers come in tuples, in the order of the structs of csrc/train; native.py makes them.
-class Values {
- public:
-  explicit Values(const py::tuple& values) : values_(values) {}
-
-  template <typename T>
-  T* next_address() {
-    return at<T>(next<Address>());
-  }
-  template <typename T>
-  T next() {
-    return values_[index_++].cast<T>();
-  }
-
- private:
-  const py::tuple& values_;
-  std::size_t index_ = 0;
-};
-
 Convolution convolution_of(const py::tuple& shape, const py::tuple& values) {
-  Values v(values);
   Convolution c{};
   c.unit = unit_of(shape);
-  c.x = v.next_address<const float>(), c.shift = v.next_address<const float>();
-  c.weight = v.next_address<const float>(), c.scale = v.next_address<const float>();
-  c.ratio = v.next_address<const float>(), c.level = v.next<float>();
+  unpack(values, c.x, c.shift, c.weight, c.scale, c.ratio, c.level);
   return c;
 }
 
 Act act_of(const py::tuple& values) {
-  Values v(values);
   Act a{};
-  a.lo = v.next<float>(), a.hi = v.next<float>();
-  a.before = v.next_address<const float>(), a.above = v.next_address<const float>();
-  a.below = v.next_address<const float>(), a.after = v.next_address<const float>();
+  unpack(values, a.lo, a.hi, a.before, a.above, a.below, a.after);
   return a;
 }
 
 Norm norm_of(const py::tuple& values) {
-  Values v(values);
   Norm n{};
-  n.weight = v.next_address<const float>(), n.bias = v.next_address<const float>();
-  n.running_mean = v.next_address<float>(), n.running_var = v.next_address<float>();
-  n.eps = v.next<double>(), n.momentum = v.next<double>(), n.training = v.next<bool>();
+  unpack(values, n.weight, n.bias, n.running_mean, n.running_var, n.eps, n.momentum, n.training);
   return n;
 }
 
@@ -93,11 +83,8 @@ bool forward_unit(const Kernels& kernels, const py::tuple& shape, int threads, c
   }
   f.residual = at<const float>(residual);
   f.act = act_of(act);
-  Values s(sign);
-  f.eps = s.next<float>(), f.measure = s.next<bool>(), f.zeros_matter = s.next<bool>();
-  Values r(results);
-  f.bits = r.next_address<std::uint32_t>(), f.dots = r.next_address<std::int16_t>(), f.z = r.next_address<float>();
-  f.deviation = r.next_address<float>(), f.moments = r.next_address<double>(), f.y = r.next_address<float>();
+  unpack(sign, f.eps, f.measure, f.zeros_matter);
+  unpack(results, f.bits, f.dots, f.z, f.deviation, f.moments, f.y);
   const WithoutGil unlocked;
   return forward(kernels, f, threads);
 }
@@ -107,43 +94,29 @@ void backward_unit(const Kernels& kernels, const py::tuple& shape, int threads, 
                    const py::tuple& results) {
   UnitBackward b{};
   b.conv = convolution_of(shape, conv);
-  Values s(saved);
-  b.bits = s.next_address<const std::uint32_t>(), b.dots = s.next_address<const std::int16_t>();
-  b.z = s.next_address<const float>(), b.deviation = s.next_address<const float>();
-  b.moments = s.next_address<const double>(), b.norm_weight = s.next_address<const float>();
-  b.residual = s.next_address<const float>();
+  unpack(saved, b.bits, b.dots, b.z, b.deviation, b.moments, b.norm_weight, b.residual);
   b.act = act_of(act);
-  Values g(grads);
-  b.y = g.next_address<const float>(), b.grad_y = g.next_address<const float>();
+  unpack(grads, b.y, b.grad_y);
   b.add_residual = add_residual;
-  Values r(results);
-  for (float** to :
-       {&b.g, &b.grad_x, &b.grad_weight, &b.grad_scale, &b.grad_norm, &b.grad_shift, &b.grad_ratio, &b.grad_act}) {
-    *to = r.next_address<float>();
-  }
+  unpack(results, b.g, b.grad_x, b.grad_weight, b.grad_scale, b.grad_norm, b.grad_shift, b.grad_ratio, b.grad_act);
   const WithoutGil unlocked;
   backward(kernels, b, threads);
 }
 
 void forward_norm(const Kernels& kernels, int n, int c, std::size_t pixels, int threads, const py::tuple& norm,
                   const py::tuple& act, const py::tuple& maps) {
-  Values m(maps);
   NormForward f{};
   f.n = n, f.c = c, f.pixels = pixels, f.norm = norm_of(norm), f.act = act_of(act);
-  f.z = m.next_address<const float>(), f.moments = m.next_address<double>(), f.y = m.next_address<float>();
+  unpack(maps, f.z, f.moments, f.y);
   const WithoutGil unlocked;
   forward(kernels, f, threads);
 }
 
 void backward_norm(const Kernels& kernels, int n, int c, std::size_t pixels, int threads, const py::tuple& act,
                    const py::tuple& maps) {
-  Values m(maps);
   NormBackward b{};
   b.n = n, b.c = c, b.pixels = pixels, b.act = act_of(act);
-  b.z = m.next_address<const float>(), b.moments = m.next_address<const double>();
-  b.norm_weight = m.next_address<const float>(), b.y = m.next_address<const float>();
-  b.grad_y = m.next_address<const float>();
-  b.g = m.next_address<float>(), b.grad_z = m.next_address<float>(), b.grad_norm = m.next_address<float>();
+  unpack(maps, b.z, b.moments, b.norm_weight, b.y, b.grad_y, b.g, b.grad_z, b.grad_norm);
   const WithoutGil unlocked;
   backward(kernels, b, threads);
 }
@@ -153,27 +126,17 @@ void derive_scale(Address weight, std::size_t filters, std::size_t size, double 
 }
 
 py::tuple step_of_ovsw(const py::tuple& settings, const py::tuple& layer) {
-  Values s(settings);
-  OvSWStep step{};
-  step.ags = s.next<bool>(), step.sad = s.next<bool>();
-  for (float* to : {&step.lam, &step.gamma, &step.sigma, &step.momentum, &step.min_grad_norm, &step.min_weight_norm}) {
-    *to = s.next<float>();
-  }
-  Values v(layer);
+  OvSWStep s{};
+  unpack(settings, s.ags, s.sad, s.lam, s.gamma, s.sigma, s.momentum, s.min_grad_norm, s.min_weight_norm);
   OvSWLayer l{};
-  l.filters = v.next<std::size_t>(), l.size = v.next<std::size_t>();
-  l.weight = v.next_address<const float>(), l.sign_of = v.next_address<const float>();
-  l.grad = v.next_address<float>(), l.rate = v.next_address<float>(), l.before = v.next_address<float>();
-  l.ever = v.next_address<std::uint8_t>();
-  const OvSWCounts counts = ovsw_step(step, l);
+  unpack(layer, l.filters, l.size, l.weight, l.sign_of, l.grad, l.rate, l.before, l.ever);
+  const OvSWCounts counts = ovsw_step(s, l);
   return py::make_tuple(counts.ratio, counts.silent, counts.flipped);
 }
 
 Shortcut shortcut_of(const py::tuple& shape) {
-  Values v(shape);
   Shortcut s{};
-  for (int* to : {&s.n, &s.cin, &s.cout, &s.before, &s.h, &s.w}) *to = v.next<int>();
-  s.average = v.next<bool>();
+  unpack(shape, s.n, s.cin, s.cout, s.before, s.h, s.w, s.average);
   check(s.n > 0 && s.cin > 0 && s.before >= 0 && s.before + s.cin <= s.cout && s.h > 0 && s.w > 0 && s.h % 2 == 0 &&
             s.w % 2 == 0,
         "no training kernels for a shortcut of these sizes");
@@ -192,8 +155,8 @@ void backward_shortcut(const py::tuple& shape, int threads, Address grad_y, Addr
   shortcut_backward(s, at<const float>(grad_y), at<float>(grad_x), threads);
 }
 
-// A training step frees and asks for the same large blocks again and again. Handed back to the system each time, every
-// page of them costs a fault. Process-wide, so it is the trainer that asks for it.
+// A training step frees and allocates the same large blocks again and again. If they go back to the system each time,
+// every page of them costs a page fault. The setting is process-wide, so the trainer has to ask for it.
 void keep_memory() {
 #if defined(__GLIBC__)
   mallopt(M_MMAP_MAX, 0);

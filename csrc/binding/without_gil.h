@@ -1,4 +1,4 @@
-// Lets other Python threads run while native code computes, and outlives the interpreter.
+// Releases the GIL while native code computes, safely even if the interpreter ends meanwhile.
 #pragma once
 
 #include <Python.h>
@@ -6,10 +6,10 @@
 
 namespace ovsw {
 
-// Gives the GIL back for as long as it lives. Unlike pybind11's guard it may be in a daemon thread when Python ends:
-// up to 3.13 Python then ends the thread where it asks for the GIL, by an exception of sorts that unwinds its stack. No
-// C++ may be unwound then, neither destructors, which must not throw, nor references to objects of an interpreter that
-// is gone. So the thread stays here, as newer Pythons see to themselves, until the process has ended.
+// Releases the GIL for its lifetime. Unlike pybind11's guard it may be alive in a daemon thread when Python ends. Up to
+// 3.13 Python then ends the thread where it asks for the GIL, with a kind of exception that unwinds its stack. No C++
+// frame may be unwound at that point: destructors must not throw, and objects may refer to an interpreter that is gone.
+// So the thread waits here until the process has ended, which newer Pythons do themselves.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}

@@ -1,4 +1,4 @@
-// include/ovsw.h over load_engine and Engine: arguments are checked and exceptions become status codes here.
+// include/ovsw.h over Model: checks arguments and turns exceptions into status codes.
 
 #include "include/ovsw.h"
 
@@ -35,7 +35,7 @@ struct ovsw_model : ovsw::Model {
 namespace ovsw {
 namespace {
 
-thread_local char last_error[1024];  // not a std::string: to fail must not need memory
+thread_local char last_error[1024];  // not a std::string: failing must not allocate
 
 ovsw_status failed(ovsw_status status, const char* text) {
   std::snprintf(last_error, sizeof last_error, "%s", text);
@@ -66,20 +66,20 @@ ovsw_status guarded(Fn&& fn) noexcept {
   }
 }
 
-constexpr std::size_t kMaxOptions = 1024;  // no version will have more: a size that was never set
+constexpr std::size_t kMaxOptions = 1024;  // no version will have more: a larger size was never set
 
-constexpr std::size_t kFirstOptions = offsetof(ovsw_options, memory_limit);  // the size that the first version had
+constexpr std::size_t kFirstOptions = offsetof(ovsw_options, memory_limit);  // the size in the first version
 
 LoadOptions load_options(const ovsw_options* given) {
   ovsw_options options = OVSW_OPTIONS;
   if (given) {
     const std::size_t size = given->size;
     check((size == kFirstOptions || size >= sizeof options) && size <= kMaxOptions, "options.size is ", size,
-          ", expected ", sizeof options, " or what another version has");
+          ", expected ", sizeof options, " or the size of another version");
     const auto* bytes = reinterpret_cast<const unsigned char*>(given);
     const std::size_t known = std::min(size, sizeof options);
     check(std::all_of(bytes + known, bytes + size, [](unsigned char b) { return b == 0; }),
-          "options has fields that this version of the library does not know");
+          "options has fields unknown to this version of the library");
     std::memcpy(&options, given, known);
   }
   constexpr std::uint64_t kMost = SIZE_MAX;
@@ -88,24 +88,18 @@ LoadOptions load_options(const ovsw_options* given) {
           std::size_t(std::min(options.memory_limit, kMost))};
 }
 
-// Loads from a path, or from data and size; `name` is what the first of them is called.
+// Loads from a path, or from data and size; `name` is the name of the first of these arguments.
 template <typename First, typename... Rest>
 ovsw_status load(ovsw_model** model, const ovsw_options* options, const char* name, First first, Rest... rest) {
   if (model) *model = nullptr;
   return guarded([&] {
     check(model, "model is NULL");
     check(first, name, " is NULL");
-    *model = new ovsw_model(load_engine(first, rest..., load_options(options)));
+    *model = new ovsw_model(load_model(first, rest..., load_options(options)));
   });
 }
 
-// What `get` says of a model; of NULL, zero or NULL.
-template <typename Get>
-auto ask(const ovsw_model* model, Get get) {
-  return model ? get(*model) : decltype(get(*model))();
-}
-
-// Values, and where logits go, may be at any address.
+// The values may be at any address.
 void check_finite(const std::byte* values, std::size_t count) {
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < count; ++i) {
@@ -113,7 +107,7 @@ void check_finite(const std::byte* values, std::size_t count) {
     std::memcpy(&value, values + i * sizeof value, sizeof value);
     wrong += !std::isfinite(value);
   }
-  check(wrong == 0, "the images have ", wrong, " values that are NaN or infinite");
+  check(wrong == 0, "the images have ", wrong, " NaN or infinite values");
 }
 
 enum class From { kPixels, kValues };
@@ -130,8 +124,8 @@ ovsw_status run(ovsw_model* model, std::size_t images, const void* from, std::si
     // Divided, not multiplied: a product might wrap around.
     check(from_count / images == size && from_count % images == 0, images, " images hold ", from_count,
           " elements, expected ", size, " (", input.c, "x", input.h, "x", input.w, ") each");
-    check(logit_count / images == outputs && logit_count % images == 0, "there is room for ", logit_count,
-          " logits, expected ", images, " times ", outputs);
+    check(logit_count / images == outputs && logit_count % images == 0, "logit_count is ", logit_count, ", expected ",
+          images, " times ", outputs);
     check(from && logits, from ? "logits" : "images", " is NULL");
     const auto* bytes = static_cast<const std::byte*>(from);
     if (kind == From::kValues) check_finite(bytes, from_count);
@@ -146,9 +140,6 @@ ovsw_status run(ovsw_model* model, std::size_t images, const void* from, std::si
 }  // namespace
 }  // namespace ovsw
 
-using ovsw::ask;
-using ovsw::Model;
-
 const char* ovsw_version(void) { return OVSW_VERSION; }
 const char* ovsw_last_error(void) { return ovsw::last_error; }
 
@@ -162,62 +153,28 @@ ovsw_status ovsw_load_memory(const void* data, size_t size, const ovsw_options* 
 
 void ovsw_close(ovsw_model* model) { delete model; }
 
-size_t ovsw_input_channels(const ovsw_model* model) {
-  return ask(model, [](const Model& m) { return size_t(m.input().c); });
-}
-
-size_t ovsw_input_height(const ovsw_model* model) {
-  return ask(model, [](const Model& m) { return size_t(m.input().h); });
-}
-
-size_t ovsw_input_width(const ovsw_model* model) {
-  return ask(model, [](const Model& m) { return size_t(m.input().w); });
-}
-
-size_t ovsw_output_count(const ovsw_model* model) {
-  return ask(model, [](const Model& m) { return m.engine->outputs(); });
+size_t ovsw_input_channels(const ovsw_model* model) { return model ? size_t(model->input().c) : 0; }
+size_t ovsw_input_height(const ovsw_model* model) { return model ? size_t(model->input().h) : 0; }
+size_t ovsw_input_width(const ovsw_model* model) { return model ? size_t(model->input().w) : 0; }
+size_t ovsw_output_count(const ovsw_model* model) { return model ? model->engine->outputs() : 0; }
+size_t ovsw_resize(const ovsw_model* model) { return model ? size_t(model->metadata.resize) : 0; }
+size_t ovsw_threads(const ovsw_model* model) { return model ? size_t(model->engine->threads()) : 0; }
+size_t ovsw_memory(const ovsw_model* model) {
+  return model ? model->engine->plan().memory.total(model->engine->threads()) : 0;
 }
 
 const size_t* ovsw_output_shape(const ovsw_model* model, size_t index) {
   return model && index < model->output_shapes.size() ? model->output_shapes[index].data() : nullptr;
 }
-
 const char* ovsw_label(const ovsw_model* model, size_t index) {
-  return ask(model, [index](const Model& m) {
-    return index < m.metadata.labels.size() ? m.metadata.labels[index].c_str() : nullptr;
-  });
+  return model && index < model->metadata.labels.size() ? model->metadata.labels[index].c_str() : nullptr;
 }
-
-const char* ovsw_metadata(const ovsw_model* model) {
-  return ask(model, [](const Model& m) { return m.metadata.text.c_str(); });
-}
-
-const float* ovsw_mean(const ovsw_model* model) {
-  return ask(model, [](const Model& m) { return m.engine->plan().mean.data(); });
-}
-
-const float* ovsw_std(const ovsw_model* model) {
-  return ask(model, [](const Model& m) { return m.engine->plan().std.data(); });
-}
-
-size_t ovsw_resize(const ovsw_model* model) {
-  return ask(model, [](const Model& m) { return size_t(m.metadata.resize); });
-}
-
-size_t ovsw_threads(const ovsw_model* model) {
-  return ask(model, [](const Model& m) { return size_t(m.engine->threads()); });
-}
-
-size_t ovsw_memory(const ovsw_model* model) {
-  return ask(model, [](const Model& m) { return m.engine->plan().memory.total(m.engine->threads()); });
-}
-
-const char* ovsw_isa(const ovsw_model* model) {
-  return ask(model, [](const Model& m) { return m.engine->plan().table->name; });
-}
-
+const char* ovsw_metadata(const ovsw_model* model) { return model ? model->metadata.text.c_str() : nullptr; }
+const float* ovsw_mean(const ovsw_model* model) { return model ? model->engine->plan().mean.data() : nullptr; }
+const float* ovsw_std(const ovsw_model* model) { return model ? model->engine->plan().std.data() : nullptr; }
+const char* ovsw_isa(const ovsw_model* model) { return model ? model->engine->plan().table->name : nullptr; }
 const char* ovsw_numerics(const ovsw_model* model) {
-  return ask(model, [](const Model& m) { return ovsw::numerics_name(m.engine->plan().numerics); });
+  return model ? ovsw::numerics_name(model->engine->plan().numerics) : nullptr;
 }
 
 ovsw_status ovsw_run_pixels(ovsw_model* model, size_t images, const uint8_t* pixels, size_t pixel_count, float* logits,

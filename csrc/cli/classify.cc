@@ -1,4 +1,4 @@
-// ovsw-classify: names what pictures show, without Python. What it prints is what ovsw-run prints.
+// ovsw-classify: classifies images without Python. It prints the same as ovsw-run.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -21,22 +21,22 @@
 namespace ovsw::cli {
 namespace {
 
-constexpr const char* kUsage = "usage: ovsw-classify [options] MODEL.bnn PICTURE [PICTURE ...]";
+constexpr const char* kUsage = "usage: ovsw-classify [options] MODEL.bnn IMAGE [IMAGE ...]";
 constexpr const char* kHelp = R"(
-Names what pictures show. A picture is a binary PPM or PGM (P6, P5), a BMP of 8, 24 or 32 bits, or - for one of these on
-the standard input; it is scaled and cut as the model's file says, to the same bytes as in Python (of thin pictures that
-grow beyond 16 million pixels, some can differ by 2 of 255). A file NAME.raw is the network's input itself: its pixels,
-[row][column][channel].
+Classifies images. An image is a binary PPM or PGM (P6, P5), a BMP of 8, 24 or 32 bits, or - for one of these on the
+standard input. It is resized and cropped as the model's file says, to the same bytes as in Python (pixels of very thin
+images that are enlarged beyond 16 million pixels may differ by 2 of 255). A file NAME.raw is the network's input itself,
+as pixels [row][column][channel].
 
   --top K            classes to show (default: 5)
-  --threads N        threads per picture (default: 1)
-  --isa NAME         kernel table to use (default: the best for this CPU)
-  --memory-limit MB  memory that the model may take (default: 168 and 4 x its size)
+  --threads N        threads per image (default: 1)
+  --isa NAME         instruction set to use (default: the best for this CPU)
+  --memory-limit MB  memory that the model may use (default: 168 + 4 x its file size)
   --json             print the result as JSON
   --version          print the version of the library
   --help             print this
 
-Exit codes: 0 all pictures are named, 1 something failed, 2 wrong usage.)";
+Exit codes: 0 all images were classified, 1 something failed, 2 wrong usage.)";
 
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -110,52 +110,16 @@ Arguments parse(const std::vector<std::string>& given) {
   return arguments;
 }
 
-// The next character of a text and its length in bytes; -1 and 1 where it is not UTF-8.
-std::pair<long, std::size_t> next_character(std::string_view text) {
-  const auto lead = std::uint8_t(text.front());
-  const std::size_t length = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  if (!is_utf8(text.substr(0, length)) || text.size() < length) return {-1, 1};
-  long code = length == 1 ? lead : lead & (0x7F >> length);
-  for (std::size_t i = 1; i < length; ++i) code = code << 6 | (text[i] & 0x3F);
-  return {code, length};
-}
-
-std::string escaped(const char* format, unsigned long code) {
-  char text[16];
-  std::snprintf(text, sizeof text, format, code);
-  return text;
-}
-
-// On one line and with nothing that a terminal obeys: control characters, ends of lines and marks that turn the
-// direction of writing are escaped.
-std::string visible(std::string_view text) {
-  std::string line;
-  while (!text.empty()) {
-    const auto [code, length] = next_character(text);
-    const bool control = code < 0x20 || (code >= 0x7F && code < 0xA0);
-    const bool mark = (code >= 0x200B && code <= 0x200F) || (code >= 0x2028 && code <= 0x202E) ||
-                      (code >= 0x2060 && code <= 0x206F) || code == 0xFEFF;
-    if (control) {
-      line += escaped("\\x%02lx", code < 0 ? std::uint8_t(text.front()) : static_cast<unsigned long>(code));
-    } else if (mark) {
-      line += escaped("\\u%04lx", static_cast<unsigned long>(code));
-    } else {
-      line += text.substr(0, length);
-    }
-    text.remove_prefix(length);
-  }
-  return line;
-}
-
-// A JSON string. Bytes that are not UTF-8 become what Python makes of them, halves of surrogate pairs.
+// A JSON string. Bytes that are not UTF-8 become halves of surrogate pairs, as in Python.
 std::string quoted(std::string_view text) {
   std::string result = "\"";
   while (!text.empty()) {
-    const auto [code, length] = next_character(text);
-    if (code < 0) {
-      result += escaped("\\udc%02lx", std::uint8_t(text.front()));
-    } else if (code < 0x20 || code == 0x7F) {
-      result += escaped("\\u%04lx", static_cast<unsigned long>(code));
+    const auto [code, length] = first_character(text);
+    if (code < 0x20 || code == 0x7F) {
+      char escaped[8];
+      const unsigned unit = code < 0 ? 0xDC00u | std::uint8_t(text.front()) : unsigned(code);
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", unit & 0xFFFF);
+      result += escaped;
     } else {
       if (code == '"' || code == '\\') result += '\\';
       result += text.substr(0, length);
@@ -179,7 +143,7 @@ std::vector<std::uint8_t> pixels_of(const Model& model, const std::string& path)
   return scaled_centre(picture, model.resize(), model.height(), model.width()).pixels;
 }
 
-// What the first output is, as docs/format.md says: logits, if the file says nothing.
+// The kind of the first output (docs/format.md); empty, which means logits, if the file does not say.
 std::string kind_of_output(const std::string& metadata) {
   std::string kind;
   JsonReader reader(metadata);
@@ -217,7 +181,7 @@ class Classifier {
     if (shape[1] != 1 || shape[2] != 1) {
       throw std::runtime_error("the first output is a map of " + std::to_string(shape[0]) + "x" +
                                std::to_string(shape[1]) + "x" + std::to_string(shape[2]) +
-                               ", no vector of class scores");
+                               ", not a vector of class scores");
     }
   }
 
@@ -295,7 +259,7 @@ int run(const std::vector<std::string>& given) {
     if (!arguments.json) print_text(answer);
   }
   if (arguments.json) print_json(arguments, classifier.model(), answers);
-  if (std::fflush(stdout)) throw std::runtime_error("the answer cannot be written");
+  if (std::fflush(stdout)) throw std::runtime_error("the result cannot be written");
   return failed ? 1 : 0;
 }
 
@@ -307,12 +271,12 @@ int main(int argc, char** argv) {
     return ovsw::cli::run({argv + (argc ? 1 : 0), argv + argc});
   } catch (const ovsw::cli::UsageError& e) {
     const bool usage = std::strncmp(e.what(), "usage", 5) == 0;
-    std::fprintf(stderr, "%s%s\n", usage ? "" : "ovsw-classify: ", ovsw::cli::visible(e.what()).c_str());
+    std::fprintf(stderr, "%s%s\n", usage ? "" : "ovsw-classify: ", ovsw::visible(e.what()).c_str());
     return 2;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "ovsw-classify: not enough memory\n");
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "ovsw-classify: %s\n", ovsw::cli::visible(e.what()).c_str());
+    std::fprintf(stderr, "ovsw-classify: %s\n", ovsw::visible(e.what()).c_str());
   }
   return 1;
 }

@@ -1,4 +1,4 @@
-// Picture files that need no library to be read: binary PPM and PGM (P6, P5), and BMP without compression.
+// Image files that can be read without a library: binary PPM and PGM (P6, P5), and BMP without compression.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ struct Picture {
   std::vector<std::uint8_t> pixels;  // [row][column][channel]
 };
 
-// The bytes of a file, or of the standard input for "-". Throws std::runtime_error, as the others do, without the name.
+// The bytes of a file, or of the standard input for "-". Like the others, throws std::runtime_error without the name.
 std::string read_bytes(const std::string& path);
 
-// The picture that these bytes are, of 1 or 3 channels. Alpha is dropped.
+// Decodes a file to 1 or 3 channels. Alpha is dropped.
 Picture decode(const std::string& bytes);
 
-// The same in colours, or in grey as ITU-R 601-2 weighs them.
+// Converted to 1 channel (ITU-R 601-2 luma) or 3 channels.
 Picture with_channels(Picture picture, std::size_t channels);
 
 }  // namespace ovsw::cli

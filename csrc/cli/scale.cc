@@ -1,6 +1,6 @@
-// A pixel of the result is a weighted mean of pixels of the source. Weights fall linearly from its centre to nothing at
-// a distance of one pixel, of the source's where it is enlarged, of the result's where it is made smaller. Along rows
-// first, then along columns, each rounded to 8 bits; weights have 22 bits after the point.
+// A pixel of the result is a weighted mean of source pixels. The weights fall linearly from its centre to zero at a
+// distance of one pixel: a source pixel when enlarging, a result pixel when shrinking. Rows are scaled first, then
+// columns, each rounded to 8 bits; weights have 22 fractional bits.
 #include "csrc/cli/scale.h"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// The part of a picture that a network sees, by the rules of docs/format.md and with the bytes that Python's Pillow
-// gives.
+// Resizes and crops an image to a network's input by the rules of docs/format.md, with the same bytes as Pillow.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +7,8 @@
 
 namespace ovsw::cli {
 
-// The shorter side scaled to `resize` by bilinear interpolation with antialiasing, then the centre of `height` x
-// `width` cut out, which must not be larger than `resize`.
+// Scales the shorter side to `resize` by bilinear interpolation with antialiasing, then crops the centre of `height` x
+// `width`, which must not be larger than `resize`.
 Picture scaled_centre(const Picture& picture, std::size_t resize, std::size_t height, std::size_t width);
 
 }  // namespace ovsw::cli

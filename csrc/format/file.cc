@@ -12,7 +12,7 @@ namespace ovsw {
 namespace {
 
 constexpr unsigned char kMagic[8] = {0x89, 'B', 'N', 'N', '\r', '\n', 0x1A, '\n'};
-constexpr std::uint16_t kMajor = 1, kMinor = 2;  // the newest that is known
+constexpr std::uint16_t kMajor = 1, kMinor = 2;  // the newest version that is known
 constexpr std::size_t kHeaderBytes = 64, kValueBytes = 16, kTensorBytes = 40, kOpBytes = 80;
 constexpr std::uint32_t kMaxCount = 16384, kMaxDim = 1u << 20, kMaxOutputs = 1024;
 constexpr std::uint32_t kMaxStrings = 1u << 22, kMaxMetadata = 1u << 24, kMaxName = 255;
@@ -23,7 +23,7 @@ constexpr std::uint32_t kMaxStrings = 1u << 22, kMaxMetadata = 1u << 24, kMaxNam
 
 constexpr unsigned kCeil = 1, kExcludePad = 2;  // flags of an op
 
-// Takes fields one after another from a record whose bounds were checked.
+// Reads fields one after another from a record whose bounds were checked.
 class Fields {
  public:
   explicit Fields(const std::byte* at) : at_(at) {}
@@ -48,8 +48,8 @@ ValueRecord parse_value(std::size_t i, const std::byte* at) {
   v.h = f.take<std::uint32_t>();
   v.w = f.take<std::uint32_t>();
   for (std::uint32_t dim : {v.c, v.h, v.w}) {
-    check(dim >= 1 && dim <= kMaxDim, "value ", i, ": shape (", v.c, ", ", v.h, ", ", v.w, "), allowed are 1 to ",
-          kMaxDim, " each");
+    check(dim >= 1 && dim <= kMaxDim, "value ", i, ": shape (", v.c, ", ", v.h, ", ", v.w, "), expected 1 to ", kMaxDim,
+          " each");
   }
   return v;
 }
@@ -77,19 +77,19 @@ void check_tail_bits(std::size_t i, const TensorView& t) {
   }
 }
 
-// `end` is where the previous section ended; receives where this tensor ends.
+// `end` is the end of the previous section; it is set to the end of this tensor.
 TensorView parse_tensor(std::size_t i, const std::byte* at, const std::byte* file, std::size_t size, std::size_t* end) {
   Fields f(at);
   TensorView t{};
   const auto dtype = f.take<std::uint16_t>();
   const auto rank = f.take<std::uint16_t>();
   check(dtype <= std::uint16_t(Dtype::kI8), "tensor ", i, ": dtype ", dtype, " is unknown");
-  check(rank >= 1 && rank <= 4, "tensor ", i, ": rank ", rank, ", allowed are 1 to 4");
+  check(rank >= 1 && rank <= 4, "tensor ", i, ": rank ", rank, ", expected 1 to 4");
   t.dtype = Dtype(dtype);
   for (std::uint16_t d = 0; d < 4; ++d) {
     const auto dim = f.take<std::uint32_t>();
     if (d < rank) {
-      check(dim >= 1 && dim <= kMaxDim, "tensor ", i, ": dimension ", d, " is ", dim, ", allowed are 1 to ", kMaxDim);
+      check(dim >= 1 && dim <= kMaxDim, "tensor ", i, ": dimension ", d, " is ", dim, ", expected 1 to ", kMaxDim);
       t.shape.push_back(dim);
     } else {
       check(dim == 0, "tensor ", i, ": dimension ", d, " is ", dim, " past rank ", rank);
@@ -113,7 +113,7 @@ TensorView parse_tensor(std::size_t i, const std::byte* at, const std::byte* fil
   return t;
 }
 
-// Whether a name can be shown as it is: UTF-8 without control characters.
+// UTF-8 without control characters.
 bool is_printable(const std::string& name) {
   const auto control = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
   return is_utf8(name) && std::none_of(name.begin(), name.end(), control);
@@ -129,24 +129,24 @@ OpRecord parse_op(std::size_t i, const std::byte* at, const std::string& strings
   const auto name_size = f.take<std::uint32_t>();
   check(name_at <= strings.size() && name_size <= strings.size() - name_at, "op ", i,
         ": name lies outside the strings");
-  check(name_size <= kMaxName, "op ", i, ": name has ", name_size, " bytes, allowed are ", kMaxName);
+  check(name_size <= kMaxName, "op ", i, ": name has ", name_size, " bytes, expected at most ", kMaxName);
   op.name = strings.substr(name_at, name_size);
   check(is_printable(op.name), "op ", i, ": name is not printable UTF-8");
 
-  const auto ref = [&](const char* what, std::uint32_t count) {
+  const auto ref = [&](const char* field, const char* to, std::uint32_t count) {
     const auto index = f.take<std::uint32_t>();
-    check(index == kAbsent || index < count, "op ", i, " '", op.name, "': ", what, " refers to ", index, ", there are ",
-          count);
+    check(index == kAbsent || index < count, "op ", i, " '", op.name, "': ", field, " refers to ", to, " ", index,
+          ", the file has ", count);
     return index;
   };
-  op.input = ref("input", values);
-  op.residual = ref("residual", values);
-  op.out = ref("out", values);
-  op.bits = ref("bits", values);
-  op.weight = ref("weight", tensors);
-  op.scale = ref("scale", tensors);
-  op.offset = ref("offset", tensors);
-  op.slope = ref("slope", tensors);
+  op.input = ref("input", "value", values);
+  op.residual = ref("residual", "value", values);
+  op.out = ref("out", "value", values);
+  op.bits = ref("bits", "value", values);
+  op.weight = ref("weight", "tensor", tensors);
+  op.scale = ref("scale", "tensor", tensors);
+  op.offset = ref("offset", "tensor", tensors);
+  op.slope = ref("slope", "tensor", tensors);
   op.clamp_lo = f.take<float>();
   op.clamp_hi = f.take<float>();
   for (std::uint16_t* field : {&op.window_h, &op.window_w, &op.stride_h, &op.stride_w, &op.pad_h, &op.pad_w,
@@ -156,11 +156,11 @@ OpRecord parse_op(std::size_t i, const std::byte* at, const std::string& strings
   const std::uint16_t padding[] = {op.channels_before, op.channels_after};
   std::memcpy(&op.pad_value, padding, sizeof op.pad_value);
   const bool shifts = numerics == Numerics::kInteger;
-  op.shift = shifts ? ref("shift", tensors) : kAbsent;
+  op.shift = shifts ? ref("shift", "tensor", tensors) : kAbsent;
   const bool no_shift = shifts || f.take<std::uint32_t>() == 0;
   const auto threshold = f.take<std::uint32_t>();  // its number plus 1
-  check(threshold <= tensors, "op ", i, " '", op.name, "': threshold refers to ", threshold - 1, ", there are ",
-        tensors);
+  check(threshold <= tensors, "op ", i, " '", op.name, "': threshold refers to tensor ", threshold - 1,
+        ", the file has ", tensors);
   op.threshold = threshold ? threshold - 1 : kAbsent;
   op.gap_h = f.take<std::uint8_t>();
   op.gap_w = f.take<std::uint8_t>();
@@ -217,16 +217,16 @@ File parse_file(const std::byte* data, std::size_t size) {
   check(header_size % 4 == 0 && header_size >= kHeaderBytes && header_size < kHeaderBytes + 4 * kMaxOutputs,
         "header_size is ", header_size, ", expected ", kHeaderBytes, " and 4 for each further output");
   const auto check_count = [](const char* what, std::uint32_t n) {
-    check(n >= 1 && n <= kMaxCount, what, " is ", n, ", allowed are 1 to ", kMaxCount);
+    check(n >= 1 && n <= kMaxCount, what, " is ", n, ", expected 1 to ", kMaxCount);
   };
   check_count("value_count", value_count);
   check_count("tensor_count", tensor_count);
   check_count("op_count", op_count);
-  check(strings_size <= kMaxStrings, "strings_size ", strings_size, " is over its cap of ", kMaxStrings);
-  check(metadata_size <= kMaxMetadata, "metadata_size ", metadata_size, " is over its cap of ", kMaxMetadata);
-  check(output < value_count, "header field output is ", output, ", there are ", value_count);
-  check(file.mean < tensor_count, "header field mean is ", file.mean, ", there are ", tensor_count);
-  check(file.std < tensor_count, "header field std is ", file.std, ", there are ", tensor_count);
+  check(strings_size <= kMaxStrings, "strings_size ", strings_size, " is over the limit of ", kMaxStrings);
+  check(metadata_size <= kMaxMetadata, "metadata_size ", metadata_size, " is over the limit of ", kMaxMetadata);
+  check(output < value_count, "header field output is ", output, ", the file has ", value_count, " values");
+  check(file.mean < tensor_count, "header field mean is ", file.mean, ", the file has ", tensor_count, " tensors");
+  check(file.std < tensor_count, "header field std is ", file.std, ", the file has ", tensor_count, " tensors");
   check(numerics <= std::uint32_t(Numerics::kInteger), "numerics ", numerics, " is unknown");
   file.numerics = Numerics(numerics);
 
@@ -240,8 +240,8 @@ File parse_file(const std::byte* data, std::size_t size) {
   file.outputs = {output};
   for (std::size_t at = kHeaderBytes; at < header_size; at += 4) {
     file.outputs.push_back(f.take<std::uint32_t>());
-    check(file.outputs.back() < value_count, "a further output is value ", file.outputs.back(), ", there are ",
-          value_count);
+    check(file.outputs.back() < value_count, "output index ", file.outputs.back(), " is out of range: the file has ",
+          value_count, " values");
   }
   std::vector<std::uint32_t> sorted = file.outputs;
   std::sort(sorted.begin(), sorted.end());

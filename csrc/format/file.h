@@ -1,7 +1,7 @@
 // The `.bnn` container: bytes in, tables and tensor views out. docs/format.md is the specification.
 //
-// Everything a file says about itself is checked here before it is used: counts, caps, references, offsets, alignment,
-// padding, checksum. What the ops mean is the graph's business.
+// All fields are checked here before they are used: counts, limits, references, offsets, alignment, padding, checksum.
+// The meaning of the ops is checked by csrc/graph.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ struct OpRecord {
   float clamp_lo, clamp_hi;
   std::uint16_t window_h, window_w, stride_h, stride_w, pad_h, pad_w;
   std::uint16_t channels_before, channels_after;
-  float pad_value;  // the bytes of channels_before and channels_after once more: an op has the ones or the other
+  float pad_value;  // the same bytes as channels_before and channels_after: an op uses one or the other
   std::uint8_t gap_h, gap_w;
   bool ceil, exclude_pad;
 };
@@ -54,7 +54,7 @@ struct File {
 // Parses and checks. `data` must be aligned to 8 bytes and outlive the views. Throws InvalidError.
 File parse_file(const std::byte* data, std::size_t size);
 
-// What to add to a refusal if the file is whole but of a newer minor version, which may be why; else nothing.
+// The end of an error message if the file is intact but of a newer minor version, which may be the reason; else "".
 std::string newer_version(const std::byte* data, std::size_t size);
 
 }  // namespace ovsw

@@ -25,7 +25,7 @@ class Checker {
 
   void check_all() {
     for (float m : graph_.mean)
-      check(std::abs(m) <= kMaxMean, "header field mean holds ", m, ", allowed are -", kMaxMean, " to ", kMaxMean);
+      check(std::abs(m) <= kMaxMean, "header field mean holds ", m, ", expected -", kMaxMean, " to ", kMaxMean);
     for (const Op& op : graph_.ops) check_op(op);
   }
 
@@ -39,15 +39,15 @@ class Checker {
     const std::int64_t q = largest_result(op);
     const bool adds = op.residual != kAbsent && !op.traits->is(kOperand);
     const std::int64_t residual = adds ? most_[op.residual] : 0;
-    require(op, q + residual <= kInt32, "its sum with the residual may leave 32 bits");
+    require(op, q + residual <= kInt32, "its sum with the residual may overflow 32 bits");
     if (op.out == kAbsent) return;
     const bool wide = graph_.values[op.out].kind == Element::kI32;
     const std::int64_t limit = std::int64_t(std::max(std::abs(op.clamp_lo), std::abs(op.clamp_hi)));
-    const bool hands_on = op.traits->is(kHandsOn) && !adds && op.act == Act::kNone;
-    most_[op.out] = wide ? q : hands_on ? std::min(limit, handed_on(op)) : limit;
+    const bool copies = op.traits->is(kCopiesInput) && !adds && op.act == Act::kNone;
+    most_[op.out] = wide ? q : copies ? std::min(limit, largest_input(op)) : limit;
   }
 
-  std::int64_t handed_on(const Op& op) const {
+  std::int64_t largest_input(const Op& op) const {
     const std::int64_t other = op.residual == kAbsent ? 0 : most_[op.residual];
     return std::max({most_[op.input], other, std::int64_t(std::abs(op.pad_value))});
   }
@@ -60,15 +60,15 @@ class Checker {
     std::int64_t most = shifts ? 0 : kInt16;
     for (int c = 0; shifts && c < s.out_c; ++c) {
       const int shift = shifts[c], allowed = op.traits->max_shift;
-      require(op, shift <= allowed, "shift[", c, "] is ", shift, ", allowed are 0 to ", allowed);
+      require(op, shift <= allowed, "shift[", c, "] is ", shift, ", expected 0 to ", allowed);
       const std::int64_t q = channel_result(op, c, taps, shift);
-      require(op, q <= kInt32, "channel ", c, " may leave 32 bits");
+      require(op, q <= kInt32, "channel ", c, " may overflow 32 bits");
       most = std::max(most, q);
     }
     return most;
   }
 
-  // The largest |q| of channel c, or something over 32 bits where an intermediate sum is.
+  // The largest |q| of channel c, or a number over 32 bits if an intermediate sum may be.
   std::int64_t channel_result(const Op& op, int c, std::size_t taps, int shift) const {
     const Shape& s = op.shape;
     const std::int64_t offset = std::abs(std::int64_t(op.constant<std::int32_t>(kOffset)[c]));
@@ -85,7 +85,7 @@ class Checker {
     }
     if (op.core == Core::kAvgpool) {
       const std::int64_t n = std::int64_t(s.window_h) * s.window_w;
-      require(op, n <= kMaxTaps, "has ", n, " taps, allowed are ", kMaxTaps);
+      require(op, n <= kMaxTaps, "has ", n, " taps, expected at most ", kMaxTaps);
       return shifted(kInt16 * n * std::abs(std::int64_t(op.constant<std::int16_t>(kScale)[c])) + offset, shift) +
              kInt16;
     }
@@ -112,7 +112,7 @@ class Checker {
     return (sum + 255) / 256 + 1;
   }
 
-  // floor of a negative number is the larger one in size
+  // Rounds up: of a negative number floor is the larger one in size.
   static std::int64_t shifted(std::int64_t sum, int shift) { return (sum + (std::int64_t(1) << shift) - 1) >> shift; }
 
   const Graph& graph_;

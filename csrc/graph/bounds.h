@@ -1,12 +1,12 @@
-// Integer numerics: proof that every sum of a graph stays within the bits that the kernels have for it.
+// Integer numerics: proves that no sum of a graph overflows the bits that the kernels have for it.
 #pragma once
 
 #include "csrc/graph/graph.h"
 
 namespace ovsw {
 
-// The bounds of docs/numerics.md; of the values `given` an i32 may be half of what 32 bits hold. Throws InvalidError
-// naming the op.
+// Checks the bounds of docs/numerics.md. Among the values `given`, an i32 is assumed to use half of its range. Throws
+// InvalidError naming the op.
 void check_integer_bounds(const Graph& graph, const std::vector<std::uint32_t>& given);
 
 }  // namespace ovsw

@@ -18,7 +18,7 @@ constexpr std::uint32_t kTableSize = 257;       // of the activation table
 
 std::string dims(const Value& v) { return text(v.c, "x", v.h, "x", v.w); }
 
-// Turns one record into an op. The members are the parts of the job that every kind shares.
+// Turns one record into an op, step by step; every kind of op takes the same steps.
 class OpBuilder {
  public:
   OpBuilder(const File& file, const Graph& graph, std::size_t index, std::vector<bool>* written)
@@ -57,19 +57,19 @@ class OpBuilder {
   void require(bool condition, const Parts&... parts) const {
     check(condition, label_, ": ", parts...);
   }
-  // `has`: whether the record has a `what`, which only some ops take.
+  // `has`: whether the record has a `what`, which this kind of op must not have.
   void refuse(bool has, const std::string& what) const {
     require(!has, "has ", what, ", which ", traits_->name, " does not take");
   }
 
   Element input_kind() const {
     if (traits_->is(kBinary)) return Element::kBits;
-    if (!integer_ || traits_->is(kBare)) return Element::kF32;
+    if (!integer_ || traits_->is(kNoEpilogue)) return Element::kF32;
     return traits_->is(kOnPixels) && graph_.values[r_.input].kind == Element::kU8 ? Element::kU8 : Element::kI16;
   }
 
   Element out_kind() const {
-    if (!integer_ || traits_->is(kLogits) || traits_->is(kBare)) return Element::kF32;
+    if (!integer_ || traits_->is(kLogits) || traits_->is(kNoEpilogue)) return Element::kF32;
     const bool wide = traits_->is(kWide) && !op_.on_pixels && r_.out != kAbsent;
     return wide && graph_.values[r_.out].kind == Element::kI32 ? Element::kI32 : Element::kI16;
   }
@@ -88,7 +88,7 @@ class OpBuilder {
     const Value& v = graph_.values[ref];
     const Value expected{kind, op_.shape.out_c, op_.shape.out_h, op_.shape.out_w};
     require(v.kind == kind && v.c == expected.c && v.h == expected.h && v.w == expected.w, what, " (value ", ref,
-            ") is ", element_name(v.kind), " ", dims(v), ", computed is ", element_name(kind), " ", dims(expected));
+            ") is ", element_name(v.kind), " ", dims(v), ", expected ", element_name(kind), " ", dims(expected));
     return ref;
   }
 
@@ -132,21 +132,21 @@ class OpBuilder {
     set_padding();
     if (traits_->is(kFlat)) {
       const std::size_t features = in.pixels() * std::size_t(in.c);
-      require(features <= (1u << 20), "has ", features, " input features, allowed are ", 1 << 20);
+      require(features <= (1u << 20), "has ", features, " input features, expected at most ", 1 << 20);
       s = {1, 1, int(features), 1, 1, int(features), 1, 1, 1, 1, 0, 0, 0, 0, 1};
     }
   }
 
-  // Channels, or what pixels outside the map count.
+  // Channels to add, or the value of pixels outside the map.
   void set_padding() {
     if (traits_->is(kPadValue)) {
       op_.pad_value = r_.pad_value;
       require(std::isfinite(r_.pad_value), "pad_value is ", r_.pad_value);
       if (traits_->is(kBinary)) {
-        require(std::abs(r_.pad_value) <= kMaxPadValue, "pad_value is ", r_.pad_value, ", allowed are -", kMaxPadValue,
+        require(std::abs(r_.pad_value) <= kMaxPadValue, "pad_value is ", r_.pad_value, ", expected -", kMaxPadValue,
                 " to ", kMaxPadValue);
       } else if (integer_) {
-        require(is_whole(r_.pad_value), "pad_value is ", r_.pad_value, ", expected a whole number of 16 bits");
+        require(is_whole(r_.pad_value), "pad_value is ", r_.pad_value, ", expected a 16-bit integer");
       }
       return;
     }
@@ -169,7 +169,7 @@ class OpBuilder {
     s.gap_w = r_.gap_w;
     const int most = traits_->window;
     require(s.window_h >= 1 && s.window_w >= 1 && s.window_h <= most && s.window_w <= most, "window is ", s.window_h,
-            "x", s.window_w, ", allowed are 1 to ", most);
+            "x", s.window_w, ", expected 1 to ", most);
     require(s.stride_h >= 1 && s.stride_w >= 1, "stride is ", s.stride_h, "x", s.stride_w);
     const int rows = (s.window_h - 1) * (s.gap_h + 1) + 1, columns = (s.window_w - 1) * (s.gap_w + 1) + 1;
     require(s.pad_h < rows && s.pad_w < columns, "padding ", s.pad_h, "x", s.pad_w, " is not smaller than the window");
@@ -200,7 +200,7 @@ class OpBuilder {
     require(r_.residual != kAbsent, "residual, its second operand, is missing");
     const Value& v = read(r_.residual, "residual", integer_ ? Element::kI16 : Element::kF32);
     if (traits_->core != Core::kConcat) return;
-    require(v.h == in.h && v.w == in.w, "residual (value ", r_.residual, ") is ", dims(v), ", the input ", dims(in));
+    require(v.h == in.h && v.w == in.w, "residual (value ", r_.residual, ") is ", dims(v), ", the input is ", dims(in));
     op_.shape.out_c = in.c + v.c;
   }
 
@@ -218,7 +218,7 @@ class OpBuilder {
     }
     // Sizes of patches, dots and the border correction are int32.
     const std::int64_t inputs = std::int64_t(s.in_c) * s.window_h * s.window_w;
-    require(inputs <= kMaxInputs, "has ", inputs, " inputs per output, allowed are ", kMaxInputs);
+    require(inputs <= kMaxInputs, "has ", inputs, " inputs per output, expected at most ", kMaxInputs);
     const auto u = [](int n) { return std::uint32_t(n); };
     std::vector<std::uint32_t> shape{u(s.out_c), u(s.window_h), u(s.window_w), u(s.group_in())};
     if (traits_->is(kFlat)) shape = {u(s.out_c), u(s.in_c)};
@@ -226,7 +226,7 @@ class OpBuilder {
     op_.weight = tensor(r_.weight, "weight", traits_->is(kBinary) ? Dtype::kBits : real, shape);
   }
 
-  // What gather and bilinear write has the shape of the values they write to; the weight says where it comes from.
+  // gather and bilinear: the output has the shape of the value it is written to, the weight says where it comes from.
   void set_indices(const Value& in) {
     if (!traits_->is(kIndices)) return;
     const std::uint32_t written = r_.out != kAbsent ? r_.out : r_.bits;
@@ -250,22 +250,22 @@ class OpBuilder {
     }
   }
 
-  // Those of gather along one side; returns their end.
+  // The indices of gather along one side; returns their end.
   const std::int32_t* check_indices(const std::int32_t* at, int count, int in, const char* what) const {
     for (int i = 0; i < count; ++i) {
-      require(at[i] >= -1 && at[i] < in, "takes ", what, " ", i, " from ", what, " ", at[i], ", there are ", in);
+      require(at[i] >= -1 && at[i] < in, "takes ", what, " ", i, " from ", what, " ", at[i], ", the input has ", in);
     }
     return at + count;
   }
 
-  // Those of bilinear likewise, each with the share of the one that follows.
+  // Those of bilinear, each with the share of the next row or column.
   const std::int32_t* check_shares(const std::int32_t* at, int count, int in, const char* what) const {
     for (int i = 0; i < count; ++i) {
       const std::int32_t index = at[2 * i], share = at[2 * i + 1];
       require(share >= 0 && share < 1 << 30, "has a share of ", share, " for ", what, " ", i,
-              ", allowed are 0 to 2^30 - 1");
+              ", expected 0 to 2^30 - 1");
       require(index >= 0 && index < in - (share != 0), "takes ", what, " ", i, " from ", what, " ", index,
-              share ? " and the next, there are " : ", there are ", in);
+              share ? " and the next, the input has " : ", the input has ", in);
     }
     return at + 2 * count;
   }
@@ -283,7 +283,7 @@ class OpBuilder {
   void set_activation() {
     require(r_.activation <= std::uint16_t(Act::kTable), "activation ", r_.activation, " is unknown");
     op_.act = Act(r_.activation);
-    if (traits_->is(kBare)) refuse(op_.act != Act::kNone, "an activation");
+    if (traits_->is(kNoEpilogue)) refuse(op_.act != Act::kNone, "an activation");
     require(op_.act != Act::kSigmoid || !integer_, "has sigmoid, which integer numerics do not take");
     if (op_.act == Act::kTable) {
       require(integer_, "has a table, which float numerics do not take");
@@ -301,9 +301,9 @@ class OpBuilder {
     if (!integer_) return;
     const bool whole = is_whole(op_.clamp_lo) && is_whole(op_.clamp_hi);
     if (op_.act == Act::kClamp) {
-      require(whole, "clamps to [", op_.clamp_lo, ", ", op_.clamp_hi, "], expected whole numbers of 16 bits");
+      require(whole, "clamps to [", op_.clamp_lo, ", ", op_.clamp_hi, "], expected 16-bit integers");
     } else if (op_.act == Act::kStep) {
-      require(whole, "steps from ", op_.clamp_lo, " to ", op_.clamp_hi, ", expected whole numbers of 16 bits");
+      require(whole, "steps from ", op_.clamp_lo, " to ", op_.clamp_hi, ", expected 16-bit integers");
     } else {
       op_.clamp_lo = -32768.0f;
       op_.clamp_hi = 32767.0f;
@@ -336,14 +336,14 @@ class OpBuilder {
 
   void set_residual() {
     op_.residual = r_.residual;
-    if (traits_->is(kBare)) refuse(r_.residual != kAbsent || r_.bits != kAbsent, "a residual or bits");
+    if (traits_->is(kNoEpilogue)) refuse(r_.residual != kAbsent || r_.bits != kAbsent, "a residual or bits");
     if (r_.residual != kAbsent && traits_->core != Core::kConcat) {
       const bool wide = integer_ && graph_.values[r_.residual].kind == Element::kI32;
       const Value& v = read(r_.residual, "residual", !integer_ ? Element::kF32 : wide ? Element::kI32 : Element::kI16);
       const Shape& s = op_.shape;
       op_.per_channel = traits_->is(kPerChannel) && v.h == 1 && v.w == 1 && (s.out_h > 1 || s.out_w > 1);
       require(v.c == s.out_c && (op_.per_channel || (v.h == s.out_h && v.w == s.out_w)), "residual (value ",
-              r_.residual, ") is ", dims(v), ", the output ", dims({v.kind, s.out_c, s.out_h, s.out_w}));
+              r_.residual, ") is ", dims(v), ", the output is ", dims({v.kind, s.out_c, s.out_h, s.out_w}));
     }
     if (integer_ && out_kind() != Element::kI16) {
       require(op_.act == Act::kNone && op_.residual == kAbsent && r_.bits == kAbsent, "writes ",
@@ -369,7 +369,7 @@ std::vector<float> channel_tensor(const File& file, std::uint32_t ref, const cha
   return {data, data + channels};
 }
 
-// Every tensor has one user: what is loaded is then never larger than the file by more than a constant.
+// Every tensor is used once, so a loaded network is larger than its file by a constant at most.
 void check_tensor_uses(const File& file) {
   std::vector<std::uint32_t> uses(file.tensors.size(), 0);
   ++uses[file.mean];
@@ -404,14 +404,14 @@ Graph build_graph(const File& file, const std::vector<std::uint32_t>& given) {
     check(r.kind <= std::uint32_t(integer ? Element::kU8 : Element::kBits), "value ", i, ": kind ", r.kind,
           " is unknown");
     const std::uint64_t elements = std::uint64_t(r.c) * r.h * r.w;  // at most 2^60
-    check(elements <= kMaxElements, "value ", i, ": ", r.c, "x", r.h, "x", r.w, " is over the cap of ", kMaxElements,
+    check(elements <= kMaxElements, "value ", i, ": ", r.c, "x", r.h, "x", r.w, " is over the limit of ", kMaxElements,
           " elements");
     graph.values.push_back({Element(r.kind), int(r.c), int(r.h), int(r.w)});
   }
   const Value& input = graph.values[0];
   const Element input_kind = integer ? Element::kU8 : Element::kF32;
   check(input.kind == input_kind, "value 0 (the input) must be ", element_name(input_kind));
-  check(input.c <= kMaxInputChannels, "value 0 (the input) has ", input.c, " channels, allowed are ",
+  check(input.c <= kMaxInputChannels, "value 0 (the input) has ", input.c, " channels, expected at most ",
         kMaxInputChannels);
   std::vector<bool> written(graph.values.size(), false);
   for (std::uint32_t v : given) written.at(v) = true;

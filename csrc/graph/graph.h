@@ -1,4 +1,4 @@
-// The network as typed ops with checked shapes: what the file means.
+// The network of a file as typed ops with checked shapes.
 #pragma once
 
 #include <cstddef>
@@ -25,14 +25,14 @@ struct Value {
   }
 };
 
-// References to values are indices, kAbsent if absent; tensors are those of the file, null if absent.
+// Values are referred to by index, kAbsent if absent; tensors belong to the file, null if absent.
 struct Op {
   const OpTraits* traits;
   Core core;
   std::string name;
   std::uint32_t input, residual, out, bits;
   bool on_pixels;
-  bool per_channel;  // the residual is one pixel that counts for every one
+  bool per_channel;  // the residual is one pixel that is used for all pixels
   Shape shape;       // of a flat op: the input taken as one pixel of h * w * c channels
   int channels_before;
   float pad_value;
@@ -56,7 +56,7 @@ struct Op {
     }
     return constants[which] ? reinterpret_cast<const T*>(constants[which]->data) : nullptr;
   }
-  // Integer numerics, real weights: what weight i counts. On pixels an int8 is the upper byte of 16 bits.
+  // Integer numerics, real weights: the value of weight i. On pixels an int8 is the upper byte of 16 bits.
   std::int16_t int_weight(std::size_t i) const {
     if (weight->dtype == Dtype::kI16) return weights<std::int16_t>()[i];
     return std::int16_t(weights<std::int8_t>()[i] * (on_pixels ? 256 : 1));
@@ -75,7 +75,7 @@ struct Graph {
   std::int64_t zero(int channel) const;
 };
 
-// Throws InvalidError naming the op. Pointers refer to the file and its bytes. The values `given` are there before the
+// Throws InvalidError naming the op. Pointers refer to the file and its bytes. The values `given` exist before the
 // first op: the input, and in tests others.
 Graph build_graph(const File& file, const std::vector<std::uint32_t>& given = {0});
 

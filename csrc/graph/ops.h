@@ -1,5 +1,5 @@
-// What an op is: one row of facts each. Everything that is not arithmetic reads it: the graph's checks, the plan, the
-// engine and the tests.
+// The table of ops: one row of facts for each. The graph's checks, the plan, the engine and the tests read it; only the
+// arithmetic is elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ enum class OpKind : std::uint16_t {
   kToFloat = 14,
 };
 
-// How far a window may lie outside the map: by half of its taps, by all of it but one pixel.
+// How far a window may reach outside the map: by half of its taps, or by all but one pixel.
 enum class Padding { kHalf, kMost };
 
 enum OpFlags : unsigned {
@@ -35,19 +35,19 @@ enum OpFlags : unsigned {
   kBinary = 1 << 1,        // reads bits and has weights of bits
   kFlat = 1 << 2,          // takes the map as one pixel
   kPadsChannels = 1 << 3,  // has more channels than its input
-  kHandsOn = 1 << 4,       // gives out numbers of its inputs, and no others but zero and pad_value
+  kCopiesInput = 1 << 4,   // its results are numbers of its inputs, zero or pad_value
   kDilates = 1 << 5,       // there may be gaps between the taps of its window
-  kCeils = 1 << 6,         // may have a last window that reaches beyond the padding
-  kPadValue = 1 << 7,      // has one
-  kIndices = 1 << 8,       // has a weight that says where rows and columns come from; what it writes has any shape
-  kOperand = 1 << 9,       // its residual is not added: it is the second operand
-  kPerChannel = 1 << 10,   // its residual may be one pixel, which counts for every one
-  kBare = 1 << 11,         // reads and writes f32 in both numerics, without constants, residual, activation or bits
+  kCeils = 1 << 6,         // its last window may reach beyond the padding
+  kPadValue = 1 << 7,      // has a pad_value
+  kIndices = 1 << 8,       // its weight says where rows and columns come from; its output may have any shape
+  kOperand = 1 << 9,       // its residual is the second operand and not added
+  kPerChannel = 1 << 10,   // its residual may be one pixel, which is used for all pixels
+  kNoEpilogue = 1 << 11,   // reads and writes f32 in both numerics, without constants, residual, activation or bits
   // In integers:
   kOnPixels = 1 << 12,      // may read u8
   kWide = 1 << 13,          // may write an i32, if it does not read u8
   kLogits = 1 << 14,        // writes f32 and has no residual, activation or bits
-  kIntegersOnly = 1 << 15,  // there is none in float
+  kIntegersOnly = 1 << 15,  // does not exist in float
 };
 
 struct OpTraits {
@@ -57,9 +57,9 @@ struct OpTraits {
   unsigned flags;
   int window;  // the longest side; 0: it has none
   Padding padding;
-  // In integers; in float every op but bare ones may have scale and offset of f64.
+  // In integers. In float, every op with an epilogue may have scale and offset as f64.
   std::optional<Dtype> scale;
-  int max_shift;  // of its offset and shift; 0: it has none
+  int max_shift;  // largest shift; 0: it has neither shift nor an integer offset
 
   constexpr bool is(OpFlags flag) const { return (flags & flag) != 0; }
 };
@@ -69,20 +69,20 @@ constexpr OpTraits kOps[] = {
      31},
     {OpKind::kConv, "conv", Core::kConv, kWeights | kDilates | kOnPixels | kWide, 255, Padding::kMost, {}, 31},
     {OpKind::kLinear, "linear", Core::kLinear, kWeights | kFlat | kLogits, 0, {}, Dtype::kF32, 47},
-    {OpKind::kMaxpool, "maxpool", Core::kMaxpool, kHandsOn | kDilates | kCeils, 255, Padding::kHalf, {}, 0},
+    {OpKind::kMaxpool, "maxpool", Core::kMaxpool, kCopiesInput | kDilates | kCeils, 255, Padding::kHalf, {}, 0},
     {OpKind::kAvgpool, "avgpool", Core::kAvgpool, kCeils, 65535, Padding::kHalf, Dtype::kI16, 47},
-    {OpKind::kChannelPad, "channel_pad", Core::kChannelPad, kPadsChannels | kHandsOn, 0, {}, {}, 0},
+    {OpKind::kChannelPad, "channel_pad", Core::kChannelPad, kPadsChannels | kCopiesInput, 0, {}, {}, 0},
     {OpKind::kEltwise, "eltwise", Core::kEltwise, kPerChannel, 0, {}, {}, 0},
     {OpKind::kMul, "mul", Core::kMul, kOperand | kPerChannel, 0, {}, Dtype::kI16, 47},
-    {OpKind::kConcat, "concat", Core::kConcat, kOperand | kHandsOn, 0, {}, {}, 0},
-    {OpKind::kGather, "gather", Core::kGather, kIndices | kPadValue | kHandsOn, 0, {}, {}, 0},
+    {OpKind::kConcat, "concat", Core::kConcat, kOperand | kCopiesInput, 0, {}, {}, 0},
+    {OpKind::kGather, "gather", Core::kGather, kIndices | kPadValue | kCopiesInput, 0, {}, {}, 0},
     {OpKind::kBilinear, "bilinear", Core::kBilinear, kIndices, 0, {}, {}, 0},
-    {OpKind::kSoftmax, "softmax", Core::kSoftmax, kBare, 0, {}, {}, 0},
-    {OpKind::kLogSoftmax, "log_softmax", Core::kLogSoftmax, kBare, 0, {}, {}, 0},
+    {OpKind::kSoftmax, "softmax", Core::kSoftmax, kNoEpilogue, 0, {}, {}, 0},
+    {OpKind::kLogSoftmax, "log_softmax", Core::kLogSoftmax, kNoEpilogue, 0, {}, {}, 0},
     {OpKind::kToFloat, "to_float", Core::kToFloat, kLogits | kIntegersOnly, 0, {}, Dtype::kF64, 0},
 };
 
-// Null for a code that is none.
+// Null for an unknown code.
 constexpr const OpTraits* op_traits(std::uint16_t kind) {
   for (const OpTraits& op : kOps) {
     if (std::uint16_t(op.kind) == kind) return &op;
@@ -90,17 +90,17 @@ constexpr const OpTraits* op_traits(std::uint16_t kind) {
   return nullptr;
 }
 
-// A tensor per channel: its dtype, whether it must be there, and whether it may have a second row.
+// A per-channel tensor: its dtype, whether it is required, and whether it may have a second row.
 struct Need {
   Dtype dtype;
   bool always;
   bool rows = false;
 };
 
-// Whether an op has this constant, one of the tensors that a record names; nothing if it must not.
+// What an op needs for one of the constants that a record names; nothing if it must not have it.
 constexpr std::optional<Need> constant_need(const OpTraits& op, Numerics numerics, Act act, Constant which) {
   const bool integer = numerics == Numerics::kInteger;
-  if (op.is(kBare)) return {};
+  if (op.is(kNoEpilogue)) return {};
   switch (which) {
     case kScale:
       if (!integer) return Need{Dtype::kF64, false, op.is(kBinary)};

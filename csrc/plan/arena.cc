@@ -7,7 +7,7 @@
 namespace ovsw {
 namespace {
 
-// A map of several values that share a place: alive from op `first` to op `last`.
+// One or more values that share a place, alive from op `first` to op `last`.
 struct Block {
   std::size_t bytes;
   std::size_t first, last;
@@ -70,7 +70,7 @@ Arena place_values(const Graph& graph) {
 
   Arena arena;
   for (std::size_t v : block_of) arena.offset.push_back(blocks[v].offset);
-  arena.bytes = bytes + kReadSlack;  // of what lies last
+  arena.bytes = bytes + kReadSlack;  // kernels may read past the last value
   return arena;
 }
 

@@ -1,4 +1,4 @@
-// Places values in one block of memory so that those alive at the same time do not overlap.
+// Places all values in one block of memory. Those that are alive at the same time do not overlap.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ struct Arena {
   std::size_t bytes;
 };
 
-// An op's output takes over its residual's place if nobody reads the residual afterwards and both have the same shape:
-// a kernel then reads each number of it before it writes there.
+// An op's output takes the place of its residual if no later op reads the residual and both have the same shape:
+// kernels read each number of the residual before they write there.
 Arena place_values(const Graph& graph);
 
 }  // namespace ovsw

@@ -27,18 +27,18 @@ struct Side {
 Side rows_of(const Shape& s) { return {s.in_h, s.out_h, s.window_h, s.stride_h, s.pad_h, s.gap_h}; }
 Side columns_of(const Shape& s) { return {s.in_w, s.out_w, s.window_w, s.stride_w, s.pad_w, s.gap_w}; }
 
-// Windows [begin, that of the next class) have the same taps inside.
+// The windows from `begin` to the next class have the same taps inside.
 struct Class {
   int begin;
   Range taps;
 };
 
-// The classes along a side. Both ends of a range fall from one window to the next, so that none comes back.
+// The classes along a side. From one window to the next both ends of the range can only fall, so no class comes twice.
 std::vector<Class> classes_of(const Side& side) {
   const int step = side.gap + 1;
-  // Of the taps of a window, how many lie before a point `pixels` pixels after its first tap.
+  // How many taps of a window lie before the point `pixels` pixels after its first tap.
   const auto before = [&](int pixels) { return std::clamp((pixels + step - 1) / step, 0, side.window); };
-  // The first window of which fewer than `count` do; `pixels` are those of window 0.
+  // The first window with fewer than `count` of them; `pixels` belongs to window 0.
   const auto falls = [&](int pixels, int count) {
     return count == 0 ? side.out : (pixels - (count - 1) * step + side.stride - 1) / side.stride;
   };
@@ -84,11 +84,11 @@ class TapSums {
   std::vector<std::int64_t> sums_;  // of the taps above and to the left
 };
 
-// What an op has of a border.
+// How much of a border an op has.
 enum class Kind {
   kNone,
-  kBase,      // one row
-  kOneClass,  // and tables of classes, all the same one
+  kBase,      // one row of base
+  kOneClass,  // the same, and class tables that are all zero
   kClasses,
 };
 
@@ -96,7 +96,7 @@ Kind kind_of(const Graph& graph, const Op& op) {
   if (op.traits->is(kBinary)) return Kind::kClasses;
   if (graph.numerics != Numerics::kInteger) return Kind::kNone;
   if (op.traits->core == Core::kConv) return op.on_pixels ? Kind::kClasses : Kind::kOneClass;
-  return op.traits->max_shift ? Kind::kBase : Kind::kNone;  // the offset of to_float is none of this
+  return op.traits->max_shift ? Kind::kBase : Kind::kNone;  // the offset of to_float is not part of a border
 }
 
 bool has_outside(const Graph& graph, const Op& op) {
@@ -106,7 +106,7 @@ bool has_window(const Graph& graph, const Op& op) {
   return graph.numerics == Numerics::kFloat && op.traits->is(kBinary) && op.constant<double>(kWindow);
 }
 
-// The elements of the parts of an op's border; 0: there is none.
+// The number of elements in each part of an op's border; 0 if it has no such part.
 struct Sizes {
   std::size_t base, outside, window;
 
@@ -121,7 +121,8 @@ struct Sizes {
   }
 };
 
-// Which class a row or column is in, times `step`; equal tables are there once, and zeros for all that have one class.
+// The class of each row or column, times `step`. Equal tables are stored once; all that have a single class share one
+// table of zeros.
 class ClassTables {
  public:
   void want(const Side& side, std::size_t classes, std::size_t step) {
@@ -169,7 +170,7 @@ class ClassTables {
   const std::int32_t* zero_ = nullptr;
 };
 
-// The classes of an op along both sides; one if its border does not depend on them.
+// The classes of an op along both sides; one each if its border does not depend on them.
 struct Classes {
   Side row_side, column_side;
   std::vector<Class> rows, columns;
@@ -186,8 +187,8 @@ struct Classes {
   }
 };
 
-// Fills a table whose entry for channel c and taps y, x inside is entry(c, at, y, x), `at` its place in the table; low
-// 32 bits count. begin(c) is called before the entries of a channel.
+// Fills a table. entry(c, at, y, x) gives the entry for channel c where the taps y, x are inside; `at` is its index,
+// and its low 32 bits are kept. begin(c) is called before the entries of a channel.
 template <typename Begin, typename Entry>
 void fill_table(const Shape& s, const Classes& classes, std::int32_t* base, Begin begin, Entry entry) {
   const auto stride = std::size_t(padded_channels(s.out_c));
@@ -239,13 +240,13 @@ class DotTerms {
   TapSums ones_;
 };
 
-// The parts of one op's border, to be filled; null: there is none.
+// The parts of one op's border, to be filled; null if it has no such part.
 struct Parts {
   std::int32_t* base;
   double *outside, *window;
 };
 
-// On pixels: `zeros` is what the taps inside take off.
+// On pixels: `zeros` is what the taps inside subtract.
 void fill_pixels(const Graph& graph, const Op& op, const Classes& classes, const Parts& to) {
   const Shape& s = op.shape;
   const std::size_t taps = op.taps(), channels = std::size_t(s.group_in());
@@ -305,7 +306,7 @@ void fill(const Graph& graph, const Op& op, const Classes& classes, const Parts&
   }
 }
 
-// Zeros, or null for none.
+// `count` zeros, or null for none.
 template <typename T>
 T* zeros(std::size_t count, std::vector<Buffer>* memory) {
   if (count == 0) return nullptr;

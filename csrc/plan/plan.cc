@@ -11,14 +11,14 @@
 namespace ovsw {
 namespace {
 
-// A row of a tensor per channel as the plan keeps it: with zeros up to the next multiple of 64 elements; u8 come as
+// A row of a per-channel tensor in the plan's form: padded with zeros to a multiple of 64 elements, u8 widened to
 // int32.
 struct Row {
   const std::byte* from;
   std::size_t count, from_bytes, bytes;
   bool widens;
 
-  // Of one that does not exist, bytes is 0.
+  // If there is no such row, bytes is 0.
   Row(const TensorView* t, std::size_t row) : from(nullptr), count(0), from_bytes(0), bytes(0), widens(false) {
     const std::size_t rows = !t ? 0 : t->shape.size() == 1 ? 1 : t->shape[0];
     if (row >= rows) return;
@@ -42,15 +42,15 @@ constexpr Constant kAllConstants[kConstantCount] = {kScale, kOffset, kSlope, kSh
 void check_memory(const Memory& m, int threads, std::size_t limit) {
   check(m.total(threads) <= limit, "needs ", m.total(threads), " bytes of memory (maps ", m.maps, ", weights ",
         m.weights, ", borders ", m.borders, ", scratch ", m.scratch, " for each of ", threads,
-        " threads, input and output ", m.arrays, "), allowed are ", limit,
-        "; memory_limit, of a command --memory-limit, allows more");
+        " threads, input and output ", m.arrays, "), the limit is ", limit,
+        "; raise it with memory_limit (--memory-limit of a command)");
 }
 
 class Planner {
  public:
   Planner(const Graph& graph, const KernelTable& table) : graph_(graph), table_(table) {}
 
-  // Finds out what is needed.
+  // Counts the memory that the plan needs.
   Memory measure() {
     arena_ = place_values(graph_);
     Memory m{};
@@ -160,7 +160,7 @@ const KernelTable& choose_table(const std::string& isa) {
     if (isa == *name) throw std::runtime_error(text("isa '", isa, "' is not built for this platform"));
     known += text(known.empty() ? "" : ", ", *name);
   }
-  fail("unknown isa '", isa, "'; known are ", known);
+  fail("unknown instruction set '", isa, "'; known: ", known);
 }
 
 std::unique_ptr<const Plan> make_plan(const Graph& graph, const KernelTable& table, int threads, std::size_t limit) {

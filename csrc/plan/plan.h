@@ -1,4 +1,4 @@
-// A graph made ready to run on one kernel table: kernels chosen, weights repacked, buffers placed.
+// A graph prepared for one kernel table: kernels chosen, weights packed, buffers placed.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Step {
   std::string name;
   const OpTraits* traits;
   const Kernel* kernel;
-  KernelArgs args;  // all but addresses of values and the range of channels
+  KernelArgs args;  // everything but the addresses of values and the range of channels
   std::uint32_t in, residual, out, bits;
   double macs;
 };
@@ -33,7 +33,7 @@ struct Plan {
   std::vector<Step> steps;
   std::vector<std::size_t> place;  // of each value in the arena, in bytes
   Memory memory;
-  std::vector<Buffer> weights;  // packed weights, and copies of what is per channel
+  std::vector<Buffer> weights;  // packed weights and per-channel constants
   std::vector<Buffer> borders;  // steps point into both
 
   const Value& input_value() const { return values[0]; }
@@ -56,8 +56,8 @@ struct Plan {
 // does not know, std::runtime_error if it is known but not built or not supported by this CPU.
 const KernelTable& choose_table(const std::string& isa);
 
-// The result keeps nothing of the file. Throws InvalidError if that and a run with `threads` threads would take more
-// than `limit` bytes, before it allocates any of them.
+// The plan does not refer to the file. Throws InvalidError, before allocating, if the plan and a run with `threads`
+// threads would need more than `limit` bytes.
 std::unique_ptr<const Plan> make_plan(const Graph& graph, const KernelTable& table, int threads, std::size_t limit);
 
 }  // namespace ovsw

@@ -22,7 +22,7 @@ float float_at(const void* floats, std::size_t i) {
 
 }  // namespace
 
-// What one call of `run` needs for itself.
+// Memory and threads of one call of `run`.
 class Engine::Context {
  public:
   Context(const Plan& plan, int threads) : plan_(plan), pool_(threads), arena_(plan.memory.maps) {
@@ -63,7 +63,7 @@ class Engine::Context {
   ThreadPool pool_;
   Buffer arena_;
   std::vector<Buffer> scratch_;
-  std::vector<KernelArgs> args_;  // of each step, as are the next
+  std::vector<KernelArgs> args_;  // for each step, like the next two
   std::vector<Work> work_;
   std::vector<Split> splits_;
 };
@@ -86,7 +86,7 @@ class Engine::Lease {
     std::lock_guard<std::mutex> lock(idle_.mutex);
     try {
       idle_.contexts.push_back(std::move(context_));
-    } catch (const std::bad_alloc&) {  // then it is not kept for the next call
+    } catch (const std::bad_alloc&) {  // it is then not kept for the next call
     }
   }
   Lease(const Lease&) = delete;
@@ -100,7 +100,7 @@ class Engine::Lease {
 };
 
 Engine::Engine(std::unique_ptr<const Plan> plan, int threads) : plan_(std::move(plan)), threads_(threads) {
-  // In float32 and in this order, as the networks' training pipelines do it.
+  // In float32 and in this order, as in the networks' training pipelines.
   for (std::size_t c = 0; c < plan_->mean.size(); ++c) {
     for (int v = 0; v < 256; ++v) normalised_.push_back((float(v) / 255.0f - plan_->mean[c]) / plan_->std[c]);
   }

@@ -27,17 +27,16 @@ class Engine {
   int threads() const { return threads_; }
   std::size_t outputs() const;  // elements of all outputs of the plan together
 
-  // Writes `outputs()` floats, at any address: one output after another, each row by row, pixel by pixel. Safe to call
-  // from several threads at once, and in the child of a fork; each call in progress has memory and worker threads of
-  // its own, kept for the next call. `mark`, if given, is called before the input is read, after that, and after each
-  // step.
+  // Writes `outputs()` floats, at any address: one output after another, each row by row, pixel by pixel. May be called
+  // from several threads at once, and in the child of a fork: each call has its own memory and worker threads, which
+  // are kept for the next call. `mark`, if given, is called before and after the input is read, and after each step.
   void run(const Image& image, void* logits, const std::function<void()>& mark = {});
 
  private:
   class Context;
   class Lease;
 
-  // Contexts that no call uses: as many as calls were ever in progress at once.
+  // Contexts that no call is using. There are as many as calls were ever in progress at once.
   struct Idle {
     std::mutex mutex;
     std::vector<std::unique_ptr<Context>> contexts;
@@ -48,7 +47,7 @@ class Engine {
 
   std::unique_ptr<const Plan> plan_;
   int threads_;
-  std::vector<float> normalised_;  // [c][256]: what a pixel value becomes
+  std::vector<float> normalised_;  // [c][256]: the normalised value of each pixel value
   PerProcess<Idle> idle_;
 };
 

@@ -41,11 +41,11 @@ class Descriptor {
   int number_;
 };
 
-// Read, not mapped: a file that another process cuts short is then an error and not a signal.
+// Read, not mapped: if another process truncates the file, that is an error and not a signal.
 Bytes read_file(const std::string& path) {
   const auto refuse = [&](const std::string& why) { throw ReadError(text(path, ": ", why)); };
   const auto refuse_errno = [&] { refuse(errno == ENOENT ? "no such file" : std::generic_category().message(errno)); };
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe must not make us wait
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // do not wait for a pipe
   struct stat about{};
   if (*file < 0 || fstat(*file, &about) != 0) refuse_errno();
   if (S_ISDIR(about.st_mode)) refuse("is a folder, expected a .bnn file");
@@ -62,9 +62,9 @@ Bytes read_file(const std::string& path) {
   return bytes;
 }
 
-// `data` is aligned as parse_file wants it. `name` begins every message about the file.
+// `data` is aligned as parse_file requires. Every message about the file begins with `name`.
 Model load_aligned(const std::string& name, const std::byte* data, std::size_t size, const LoadOptions& options) {
-  check(options.threads >= 1 && options.threads <= kMaxThreads, "threads is ", options.threads, ", allowed are 1 to ",
+  check(options.threads >= 1 && options.threads <= kMaxThreads, "threads is ", options.threads, ", expected 1 to ",
         kMaxThreads);
   const KernelTable& table = choose_table(options.isa);
   const std::size_t limit = options.memory_limit ? options.memory_limit : default_memory_limit(size);
@@ -84,7 +84,7 @@ Model load_aligned(const std::string& name, const std::byte* data, std::size_t s
 
 }  // namespace
 
-Model load_engine(const void* data, std::size_t size, const LoadOptions& options) {
+Model load_model(const void* data, std::size_t size, const LoadOptions& options) {
   if (reinterpret_cast<std::uintptr_t>(data) % alignof(std::uint64_t) == 0) {
     return load_aligned("", static_cast<const std::byte*>(data), size, options);
   }
@@ -93,7 +93,7 @@ Model load_engine(const void* data, std::size_t size, const LoadOptions& options
   return load_aligned("", aligned.data(), size, options);
 }
 
-Model load_engine(const std::string& path, const LoadOptions& options) {
+Model load_model(const std::string& path, const LoadOptions& options) {
   const Bytes bytes = read_file(path);
   return load_aligned(path + ": ", bytes.buffer.data(), bytes.size, options);
 }

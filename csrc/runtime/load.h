@@ -1,4 +1,4 @@
-// From a `.bnn` file to an engine that runs it: the one way in for every door (ovsw._core, the C interface).
+// Loads a `.bnn` file. ovsw._core and the C interface both use this.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace ovsw {
 
-// A file that is damaged or not acceptable.
+// A file that is damaged or breaks a rule of the format.
 class ModelError : public InvalidError {
  public:
   using InvalidError::InvalidError;
@@ -26,12 +26,13 @@ class ReadError : public std::runtime_error {
 
 struct LoadOptions {
   int threads = 1;
-  std::string isa;  // empty: the best one that this CPU supports. The environment (OVSW_ISA) is the doors' business.
-  std::size_t memory_limit = 0;  // in bytes, for all that csrc/plan/memory.h counts; 0: default_memory_limit
+  std::string isa;               // empty: the best that this CPU supports. Callers read OVSW_ISA themselves.
+  std::size_t memory_limit = 0;  // in bytes, for everything that csrc/plan/memory.h counts; 0: default_memory_limit
 };
 
+// A loaded file: the engine that runs it, and its metadata. The plan has mean and std.
 struct Model {
-  std::unique_ptr<Engine> engine;  // its plan knows mean and std
+  std::unique_ptr<Engine> engine;
   Metadata metadata;
 
   const Value& input() const { return engine->plan().input_value(); }
@@ -41,9 +42,9 @@ constexpr const char* numerics_name(Numerics numerics) { return numerics == Nume
 
 // The bytes may be freed afterwards. Throws ModelError; InvalidError for options; std::runtime_error if `isa` is known
 // but cannot run here.
-Model load_engine(const void* data, std::size_t size, const LoadOptions& options);
+Model load_model(const void* data, std::size_t size, const LoadOptions& options);
 
-// Likewise, and errors name the file. Throws ReadError as well.
-Model load_engine(const std::string& path, const LoadOptions& options);
+// The same from a path; errors name the file. Also throws ReadError.
+Model load_model(const std::string& path, const LoadOptions& options);
 
 }  // namespace ovsw

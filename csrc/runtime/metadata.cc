@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMaxResize = 16;  // times the larger side of the input
 
-// The members of an object that are asked for by name, as they are written. Of two with one name the last one counts.
+// The members of an object with these names, as text. If a name occurs twice, the last one counts.
 std::vector<std::optional<std::string_view>> members(std::string_view text,
                                                      const std::vector<std::string_view>& names) {
   std::vector<std::optional<std::string_view>> values(names.size());
@@ -65,7 +65,7 @@ std::vector<std::string> read_labels(std::string_view value, std::size_t outputs
     check(label.find('\0') == std::string::npos, "metadata field labels: label ", count, " holds a zero character");
     if (++count <= outputs) labels.push_back(std::move(label));
   });
-  check(count == 0 || count == outputs, "metadata has ", count, " labels, the network ", outputs, " classes");
+  check(count == 0 || count == outputs, "metadata has ", count, " labels, the network has ", outputs, " classes");
   return labels;
 }
 

@@ -1,4 +1,4 @@
-// What a file says of itself besides its network: class names and how an image is prepared.
+// The metadata of a file: class names, and how an image is prepared.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,16 @@
 namespace ovsw {
 
 struct Metadata {
-  std::string text;                 // the whole, a JSON object
+  std::string text;                 // all of it, a JSON object
   std::vector<std::string> labels;  // one per channel of the first output; empty if the file has none
-  int resize = 0;                   // what the shorter side of an image is scaled to before the input is cut out
+  int resize = 0;                   // the shorter side of an image is scaled to this before the input is cropped
 };
 
-// Checks what docs/format.md says of the fields in use, for a network of `outputs` classes whose input has a longer
-// side of `side`. Throws InvalidError.
+// Checks the fields in use against docs/format.md, for a network of `outputs` classes whose input has a longer side of
+// `side`. Throws InvalidError.
 Metadata read_metadata(std::string text, std::size_t outputs, int side);
 
-// The lists of class names that come with the library, a name per line. CMake makes them from python/ovsw/data.
+// The lists of class names in the library, a name per line. CMake makes them from python/ovsw/data.
 struct BuiltinLabels {
   std::string_view name, lines;
 };

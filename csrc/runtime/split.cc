@@ -5,15 +5,15 @@
 namespace ovsw {
 namespace {
 
-constexpr std::int64_t kPixelUnit = 4;      // what most kernels take at once
+constexpr std::int64_t kPixelUnit = 4;      // most kernels process this many together
 constexpr std::int64_t kChannelUnit = 64;   // as kernels.h says
 constexpr std::int64_t kMostPerThread = 4;  // parts
 
-// Estimates, from times of layers on x86 and the bytes that they read: products that reading a channel's weights,
-// gathering a pixel's patch and starting a part take, the first two in units of a channel's products of a pixel.
-// tools/threads.py shows what the splits are worth that come out.
+// Estimated costs, from layer times on x86 and the bytes that they read: of reading a channel's weights, of gathering a
+// pixel's patch (both in units of the products for one channel of one pixel), and of starting a part (in products).
+// tools/threads.py evaluates the resulting splits.
 constexpr double kReading = 6, kGathering = 4, kStart = 10'000;
-constexpr double kWeightless = 0.5;  // products of a channel of a pixel where there are none
+constexpr double kWeightless = 0.5;  // cost of a channel of a pixel in a step without weights
 
 std::int64_t cut(std::int64_t items, std::int64_t i, std::int64_t n, std::int64_t unit) {
   return i == n ? items : items * i / n / unit * unit;
@@ -21,9 +21,8 @@ std::int64_t cut(std::int64_t items, std::int64_t i, std::int64_t n, std::int64_
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// What a part takes, in units of one product of Work. A channel's weights are read once per part, which takes as long
-// as some pixels; a pixel's patch is gathered once per part, which takes as long as some channels; and a part has to
-// start.
+// The cost of a part, in units of one product of Work: its products, reading each channel's weights once, gathering
+// each pixel's patch once, and starting.
 double cost(const Work& work, double pixels, double channels) {
   if (work.products == 0) return kWeightless * pixels * channels + kStart;
   return work.products * (pixels * channels + kReading * channels + kGathering * pixels) + kStart;

@@ -1,4 +1,4 @@
-// How a step is shared out over threads: pixels in rows of parts, channels in columns.
+// How a step is divided among threads: the pixels into rows of parts, the channels into columns.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace ovsw {
 
-// What a step does, as far as its parts differ.
+// The work of a step.
 struct Work {
   std::int64_t pixels, channels;
-  double products;  // 64 binary ones, or ten real ones, for one channel of one pixel; 0 without weights
+  double products;  // for one channel of one pixel, in units of 64 binary or 10 real ones; 0 without weights
 };
 
 struct Split {
   std::int64_t rows, columns;
 
   std::int64_t parts() const { return rows * columns; }
-  // The pixels and channels of part i: nearly equal shares, in multiples of what kernels take at once.
+  // The pixels and channels of part i: nearly equal shares, in multiples of what kernels process together.
   struct Part {
     std::int64_t first_pixel, last_pixel, first_channel, last_channel;
   };
@@ -26,7 +26,8 @@ struct Split {
 
 Work work_of(const Step& step);
 
-// The split with the least modelled time: rounds of parts, and a part's half, as threads are never equally fast.
+// The split with the least estimated time: as many rounds of parts as it takes, plus half a part because threads are
+// never equally fast.
 Split split(const Work& work, std::int64_t threads);
 
 }  // namespace ovsw

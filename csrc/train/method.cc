@@ -8,7 +8,7 @@
 namespace ovsw::train {
 namespace {
 
-constexpr std::size_t kLanes = 16;  // sums are split over so many, for the compiler to use vectors
+constexpr std::size_t kLanes = 16;  // partial sums, so that the compiler can use vectors
 
 template <typename Fn>
 double sum_of(std::size_t count, Fn&& fn) {

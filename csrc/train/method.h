@@ -1,4 +1,4 @@
-// What training does with weights at every step, beside convolutions.
+// What training does at every step apart from convolutions: scales, OvSW's step on the weights, shortcuts.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ void derived_scale(const float* weight, std::size_t filters, std::size_t size, d
 struct OvSWLayer {
   std::size_t filters, size;
   const float* weight;
-  const float* sign_of;  // what the binary weight is the sign of
-  float* grad;           // may be null: only flips are watched
+  const float* sign_of;  // the binary weight is the sign of this
+  float* grad;           // may be null: then flips are only counted
   float* rate;           // running flip rate
   float* before;         // sign_of at the step before
   std::uint8_t* ever;    // whether the sign has changed at any step

@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::uint16_t kAllPlus = 15 * kRowBytes;  // the sum whose four signs are all +1
 
-// Where in the 16 sums each filter's signs point: block of channels, filter, window row, group of four, window column.
-// Backwards output channels are summed over; with stride 1 the window is then turned around. `ones` adds a filter of
-// +1.
+// For each filter, which of the 16 sums its signs select: [block of channels][filter][window row][group of four][window
+// column]. Backwards the sum is over output channels, and with stride 1 the window is turned around. `ones` adds a
+// filter of +1.
 std::vector<std::uint16_t> sign_offsets(const Convolution& conv, bool backwards, bool ones) {
   const Unit& u = conv.unit;
   const int channels = backwards ? u.cout : u.cin, filters = backwards ? u.cin : u.cout;
@@ -86,8 +86,8 @@ double total(const std::vector<double>& sums, const Maps& m, std::size_t channel
   return sum;
 }
 
-// Scale and batch norm as a and b of kernels.h, by the batch's own statistics or by those gathered before. `moments` is
-// that of UnitForward, `scale` may be null for 1.
+// Scale and batch norm as a and b of kernels.h, from the statistics of the batch or the running ones. `moments` is that
+// of UnitForward; `scales` may be null for 1.
 struct Folded {
   std::vector<float> a, b;
 
@@ -118,7 +118,7 @@ struct Folded {
   }
 };
 
-// The way back through scale and batch norm: what the gradient of z is made of, and the gradients of their parameters.
+// Scale and batch norm backwards: the terms of the gradient of z, and the gradients of their parameters.
 struct Unfolded {
   std::vector<float> scale, slope, offset;
 
@@ -240,7 +240,7 @@ void backward(const Kernels& kernels, const UnitBackward& t, int threads) {
   const Backward task{u,           of_z,           input,
                       t.deviation, conv.ratio,     offsets.data(),
                       t.grad_x,    t.add_residual, t.grad_shift ? of_input.data() : nullptr};
-  // Each share has its own sums of weights, so it gets some packs.
+  // Each share has its own sums of weight gradients, so it should have several packs.
   const int packs = u.packs(kFloats), shares = std::clamp(packs / 4, 1, kShares);
   const std::size_t columns = std::size_t(task.grad_channels()), part = channels * columns * 9;
   const std::size_t scratch_bytes = kernels.backward_scratch(u);

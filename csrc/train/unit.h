@@ -9,7 +9,7 @@
 
 namespace ovsw::train {
 
-// Batch norm. In training over the batch: `running_mean` and `running_var`, which may be null, are then updated.
+// Batch norm. In training it uses the batch's statistics and updates running_mean and running_var unless they are null.
 struct Norm {
   const float* weight;
   const float* bias;
@@ -19,7 +19,7 @@ struct Norm {
   bool training;
 };
 
-// What a unit's convolution is made of. Optional parts are null.
+// The convolution of a unit. Optional parts are null.
 struct Convolution {
   Unit unit;
   const float* x;
@@ -36,18 +36,18 @@ struct UnitForward {
   const float* residual;  // may be null
   Act act;
   float eps;          // of the deviation
-  bool measure;       // whether each image's deviation is taken; otherwise `deviation` is given
+  bool measure;       // whether to compute each image's deviation; otherwise `deviation` is given
   bool zeros_matter;  // an exact 0 has the sign 0
   std::uint32_t* bits;
   std::int16_t* dots;
   float* z;  // with a ratio
   float* deviation;
-  double*
-      moments;  // 5 x cout, for the backward: mean of z, 1 / deviation of scale * z, variance of z, a, b of kernels.h
+  // For backward, 5 x cout: mean of z, 1 / deviation of scale * z, variance of z, a and b of kernels.h.
+  double* moments;
   float* y;
 };
 
-// Returns false, with y not written, if zeros matter and there is one among activations or weights.
+// Returns false, with y not written, if zeros matter and an activation or weight is zero.
 bool forward(const Kernels& kernels, const UnitForward& f, int threads);
 
 struct UnitBackward {
@@ -58,13 +58,13 @@ struct UnitBackward {
   const float* deviation;
   const double* moments;
   const float* norm_weight;  // null without a batch norm
-  const float* residual;     // with slopes, what was added
+  const float* residual;     // the one that was added, with slopes only
   Act act;
   const float* y;  // null without a clamp
   const float* grad_y;
   bool add_residual;  // the residual was x itself
-  float* g;           // the gradient of v, which is the residual's, too
-  float* grad_x;      // may be null, as all that follow
+  float* g;           // the gradient of v, which is also that of the residual
+  float* grad_x;      // may be null, like all that follow
   float* grad_weight;
   float* grad_scale;
   float* grad_norm;   // 2 x cout: of the batch norm's weight and bias
@@ -75,14 +75,14 @@ struct UnitBackward {
 
 void backward(const Kernels& kernels, const UnitBackward& b, int threads);
 
-// act(norm(z)) of maps that no binary convolution has made.
+// act(norm(z)) for maps that do not come from a binary convolution.
 struct NormForward {
   int n, c;
   std::size_t pixels;
   const float* z;
   Norm norm;
   Act act;
-  double* moments;  // as of a unit
+  double* moments;  // as in UnitForward
   float* y;
 };
 
@@ -104,7 +104,7 @@ struct NormBackward {
 
 void backward(const Kernels& kernels, const NormBackward& b, int threads);
 
-// The kernels of an instruction set, or the best ones for this CPU if it is empty; portable ones where it has none.
+// The kernels of an instruction set, or the best for this CPU if `isa` is empty; the portable ones if it has none.
 const Kernels& choose_kernels(const std::string& isa);
 
 }  // namespace ovsw::train

@@ -11,7 +11,7 @@
 
 namespace ovsw::train {
 
-constexpr int kShares = 8;  // a batch is cut into so many at most, whatever the number of threads
+constexpr int kShares = 8;  // at most, whatever the number of threads, so results do not depend on it
 
 // One job at a time, on threads that stay.
 class Workers {
@@ -42,7 +42,7 @@ class Workers {
     std::unique_ptr<ThreadPool> pool;
   };
 
-  // Never destroyed: when the process ends a thread may still be at work.
+  // Never destroyed: when the process ends, a thread may still be working.
   static PerProcess<Shared>& all() {
     static auto& shared = *new PerProcess<Shared>;
     return shared;

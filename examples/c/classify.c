@@ -1,9 +1,9 @@
-/* classify [--logits FILE] MODEL.bnn IMAGE.ppm: names what a picture shows.
+/* classify [--logits FILE] MODEL.bnn IMAGE.ppm: classifies an image.
  *
- * The picture is a binary PPM (P6, colours) or, for a network of one channel, a PGM (P5, grey); `convert cat.jpg
- * cat.ppm` makes one. It is cut to the input's proportions and scaled to its size by nearest neighbour, which is
- * simpler than what networks are trained with; a picture of the input's size is taken as it is. --logits writes the raw
- * float32 numbers of the output. */
+ * The image is a binary PPM (P6, colour) or, for a network of one channel, a PGM (P5, grey); `convert cat.jpg cat.ppm`
+ * makes one. It is cropped to the input's proportions and scaled by nearest neighbour, which is simpler than the
+ * interpolation that networks are trained with; an image of the input's size is used unchanged. --logits writes the
+ * output as raw float32 numbers. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,10 +31,10 @@ static size_t header_number(FILE* file) {
     number = number * 10 + (size_t)(c - '0');
     if (number > 65535) return 0;
   }
-  return number; /* one space was read after it, as the format has it before the pixels */
+  return number; /* the one space after it, which the format requires, was read */
 }
 
-/* NULL if all is well, else what is wrong. */
+/* NULL on success, else the problem. */
 static const char* read_image(const char* path, image* result) {
   const char* problem = NULL;
   FILE* file = fopen(path, "rb");

@@ -1,4 +1,4 @@
-// about MODEL.bnn: what a network takes and gives, and its answer to a black picture.
+// about MODEL.bnn: prints a network's input and output, and its answer for a black image.
 #include <algorithm>
 #include <cstdint>
 #include <exception>

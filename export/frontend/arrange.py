@@ -1,4 +1,4 @@
-"""Rearranged elements as nodes: slices, pads, shuffles, concatenation, upsampling, whatever they were written as.
+"""Rearranged elements as nodes: slices, pads, shuffles, concatenation, upsampling, in any coding style.
 
 A plane of the result that consists of rows and columns of one plane of one source is part of a `Gather`; planes that
 have rows and columns in common are one of these, and several are a `Concat`.
@@ -44,7 +44,7 @@ def planes(x: Arranged) -> Planes | None:
             source[here], channel[here] = i, place[here] // (height * width)
             row[here], column[here] = pixel // width, pixel % width
     inside = source >= 0
-    found = Planes(
+    result = Planes(
         source.max(axis=(1, 2)),
         channel.max(axis=(1, 2)),
         row.max(axis=2),
@@ -52,15 +52,15 @@ def planes(x: Arranged) -> Planes | None:
         np.where(inside.all(axis=(1, 2)), np.nan, np.fmax.reduce(value.reshape(c, -1), axis=1)),
     )
     same = (
-        (source == found.source[:, None, None])
-        & (channel == found.channel[:, None, None])
-        & (row == found.rows[:, :, None])
-        & (column == found.columns[:, None, :])
+        (source == result.source[:, None, None])
+        & (channel == result.channel[:, None, None])
+        & (row == result.rows[:, :, None])
+        & (column == result.columns[:, None, :])
     )
-    within = (found.rows >= 0)[:, :, None] & (found.columns >= 0)[:, None, :]
-    filled = value == found.value[:, None, None]
+    within = (result.rows >= 0)[:, :, None] & (result.columns >= 0)[:, None, :]
+    filled = value == result.value[:, None, None]
     fits = np.where(inside, same & within, filled & ~within)
-    return found if fits.all() else None
+    return result if fits.all() else None
 
 
 def arranged(name: str, x: Arranged, node: Callable[[Call], ir.Node]) -> ir.Node | str:
@@ -69,14 +69,14 @@ def arranged(name: str, x: Arranged, node: Callable[[Call], ir.Node]) -> ir.Node
     whole = x.whole()
     if whole is not None and frame(whole.shape) == shape:
         return node(whole)
-    found = planes(x)
-    if found is None:
+    layout = planes(x)
+    if layout is None:
         return _laid_over(name, x, node)
-    parts = _parts(found)
+    parts = _parts(layout)
     if len(parts) > _MOST_PARTS:
         return f"its elements are moved between channels and pixels in {len(parts)} different ways"
     nodes = [
-        _gathered(name if len(parts) == 1 else f"{name}.{i}", part, found, x, node, shape)
+        _gathered(name if len(parts) == 1 else f"{name}.{i}", part, layout, x, node, shape)
         for i, part in enumerate(parts)
     ]
     if len(nodes) == 1:
@@ -88,40 +88,40 @@ def arranged(name: str, x: Arranged, node: Callable[[Call], ir.Node]) -> ir.Node
     return ir.Gather(f"{name}.order", [joined], shape, order, np.arange(shape[1]), np.arange(shape[2]))
 
 
-def _parts(found: Planes) -> list[np.ndarray]:
-    """Channels that one Gather can make. A constant one joins those beside it, if gaps are filled alike there."""
+def _parts(layout: Planes) -> list[np.ndarray]:
+    """Channels that one Gather can make. A constant channel joins neighbours that fill gaps with its value."""
     keys: list[tuple[object, ...]] = []
     fills: dict[tuple[object, ...], float] = {}
-    real = np.flatnonzero(found.source >= 0)
-    for c, source in enumerate(found.source):
-        gaps = bool((found.rows[c] < 0).any() or (found.columns[c] < 0).any())
-        fill = float(found.value[c]) if gaps else np.nan
-        keys.append((source, found.rows[c].tobytes(), found.columns[c].tobytes(), fill if gaps else None))
+    real = np.flatnonzero(layout.source >= 0)
+    for c, source in enumerate(layout.source):
+        gaps = bool((layout.rows[c] < 0).any() or (layout.columns[c] < 0).any())
+        fill = float(layout.value[c]) if gaps else np.nan
+        keys.append((source, layout.rows[c].tobytes(), layout.columns[c].tobytes(), fill if gaps else None))
         if source >= 0:
             fills[keys[c]] = fill
-    for c in map(int, np.flatnonzero(found.source < 0)):
+    for c in map(int, np.flatnonzero(layout.source < 0)):
         beside = keys[real[max(0, np.searchsorted(real, c) - 1)]]
-        if np.isnan(fills[beside]) or fills[beside] == found.value[c]:
-            keys[c], fills[beside] = beside, float(found.value[c])
+        if np.isnan(fills[beside]) or fills[beside] == layout.value[c]:
+            keys[c], fills[beside] = beside, float(layout.value[c])
     return [np.array([c for c, key in enumerate(keys) if key == part]) for part in dict.fromkeys(keys)]
 
 
 def _gathered(
     name: str,
     part: np.ndarray,
-    found: Planes,
+    layout: Planes,
     x: Arranged,
     node: Callable[[Call], ir.Node],
     shape: ir.Shape,
 ) -> ir.Node:
-    real = part[found.source[part] >= 0]
+    real = part[layout.source[part] >= 0]
     first = real[0] if len(real) else None
-    whence = x.sources[found.source[first]] if first is not None else next(s for s in x.sources if s.op != "constant")
+    whence = x.sources[layout.source[first]] if first is not None else next(s for s in x.sources if s.op != "constant")
     source = node(whence)
-    channels = found.channel[part]
-    rows = found.rows[first] if first is not None else np.zeros(shape[1], int)
-    columns = found.columns[first] if first is not None else np.zeros(shape[2], int)
-    fills = found.value[part][~np.isnan(found.value[part])]
+    channels = layout.channel[part]
+    rows = layout.rows[first] if first is not None else np.zeros(shape[1], int)
+    columns = layout.columns[first] if first is not None else np.zeros(shape[2], int)
+    fills = layout.value[part][~np.isnan(layout.value[part])]
     value = float(fills[0]) if len(fills) else 0.0
     c, h, w = source.shape
     size = (len(part), shape[1], shape[2])
@@ -153,10 +153,10 @@ def _laid_over(name: str, x: Arranged, node: Callable[[Call], ir.Node]) -> ir.No
                 "its elements are moved between channels and pixels in a way that is not slicing, padding or shuffling"
             )
         for piece in pieces:
-            made = arranged(f"{name}.{len(terms)}", piece, node)
-            if isinstance(made, str):
-                return made
-            terms.append(made)
+            term = arranged(f"{name}.{len(terms)}", piece, node)
+            if isinstance(term, str):
+                return term
+            terms.append(term)
     total = terms[0]
     for i, term in enumerate(terms[1:]):
         total = ir.Add(name if i == len(terms) - 2 else f"{name}.sum{i}", [total, term], (c, h, w))

@@ -1,8 +1,8 @@
-"""The front end for checkpoints: a file becomes one of our networks with its weights in it.
+"""The front end for checkpoints: one of our networks is built and filled with the weights of the file.
 
-The network, its class count and its input size are found from the keys and shapes; where these are those of several
-networks, by the name that a trainer has written beside them. What `ovsw-train` has written of mean, std and class names
-goes into the input's spec.
+The network, its class count and its input size are found by the keys and shapes of the tensors. If they fit several
+networks, the name that the trainer wrote beside them decides. Mean, std and class names written by `ovsw-train` go into
+the input's spec.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Loaded:
 def source(path: Path, arch: str | None = None, input_size: int | None = None) -> Source:
     """Reads a checkpoint and rebuilds its network; `arch` and `input_size` override what the file tells."""
     loaded = load(path, arch, input_size)
-    found = torch_module.source(loaded.module, loaded.input, loaded.spec.name, path)
-    found.deployed = loaded.deployed
-    found.warnings += loaded.warnings
-    return found
+    network = torch_module.source(loaded.module, loaded.input, loaded.spec.name, path)
+    network.deployed = loaded.deployed
+    network.warnings += loaded.warnings
+    return network
 
 
 def load(path: Path, arch: str | None = None, input_size: int | None = None) -> Loaded:
@@ -64,12 +64,12 @@ def load(path: Path, arch: str | None = None, input_size: int | None = None) -> 
     except ValueError as e:
         raise e if isinstance(e, ExportError) else ExportError(str(e)) from None
     size = input_size or _input_size(spec, state)
-    given = _input(spec, _classes(spec, state), checkpoint).at(size)
+    image = _input(spec, _classes(spec, state), checkpoint).at(size)
     deployed = _written(checkpoint, "ovsw", "deployed")
     widths = {key: deployed[key] for key in ("weights", "stem") if deployed.get(key) in ("int16", "int8")}
     names = " or ".join(other.name for other in others)
-    unsure = [f"{path} is taken for {spec.name}; by its tensors it could be {names}: --arch says which"]
-    return Loaded(_filled(path, spec, state, size), spec, given, widths, unsure if others else [])
+    unsure = [f"{path} is taken for {spec.name}; by its tensors it could be {names}: pass arch= to choose"]
+    return Loaded(_filled(path, spec, state, size), spec, image, widths, unsure if others else [])
 
 
 def _has_real_weights(checkpoint: Any) -> bool:
@@ -78,14 +78,14 @@ def _has_real_weights(checkpoint: Any) -> bool:
 
 
 def _written(checkpoint: Any, *keys: str) -> Mapping[str, Any]:
-    """What ovsw-train has written beside the weights, if it has."""
+    """What ovsw-train wrote beside the weights; empty if it did not."""
     for key in keys:
         checkpoint = checkpoint.get(key) if isinstance(checkpoint, Mapping) else None
     return checkpoint if isinstance(checkpoint, Mapping) else {}
 
 
 def _input(spec: NetworkSpec, classes: int, checkpoint: Any) -> InputSpec:
-    """The network's usual input, with what ovsw-train has written of its own."""
+    """The network's usual input, changed by what ovsw-train wrote into the checkpoint."""
     written = _written(checkpoint, "ovsw", "input")
     numbers = [_numbers(written.get(key), spec.input.channels) for key in ("mean", "std")]
     mean, std = numbers if all(numbers) else (spec.input.mean, spec.input.std)
@@ -152,8 +152,11 @@ def _adapted(state: dict[str, Tensor], expected: dict[str, tuple[int, ...]]) -> 
 
 
 def _problems(expected: dict[str, tuple[int, ...]], state: dict[str, Tensor]) -> list[str]:
+    return misfits(expected, _adapted(state, expected))
+
+
+def misfits(expected: Mapping[str, tuple[int, ...]], state: Mapping[str, Tensor]) -> list[str]:
     """Every key that is missing, unknown or of the wrong shape."""
-    state = _adapted(state, expected)
     problems = [f"missing: {k} {_dims(v)}" for k, v in expected.items() if k not in state and not k.endswith(_OPTIONAL)]
     for key, value in state.items():
         if key not in expected:
@@ -186,8 +189,8 @@ def _find_network(path: Path, state: dict[str, Tensor], checkpoint: Any) -> tupl
     nearest = min(range(len(NETWORKS)), key=misfits.__getitem__)
     if misfits[nearest] > len(state) // 2:
         raise ExportError(
-            f"{path}: its {len(state)} tensors are those of no known network ({', '.join(networks())}); "
-            f"the nearest is {NETWORKS[nearest].name} with {misfits[nearest]} differences (--arch lists them)"
+            f"{path}: its {len(state)} tensors fit no known network ({', '.join(networks())}); "
+            f"the nearest is {NETWORKS[nearest].name} with {misfits[nearest]} differences (arch= lists them)"
         )
     return NETWORKS[nearest], []
 

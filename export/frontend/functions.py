@@ -1,7 +1,8 @@
-"""What every value of a recording is as a function of another: sums in which terms cancel, and piecewise linear forms.
+"""Every value of a recording as a function of another one: sums in which terms cancel, and piecewise linear functions.
 
-`Functions.of` gives the value that a value is computed from by elementwise operations with constants, and how. Straight
-through estimators vanish here: they add and subtract the same thing. `Functions.step` gives values of two levels.
+`Functions.of` gives the value that another one is computed from by elementwise operations with constants, and the
+function. Straight-through estimators vanish here, because they add and subtract the same value. `Functions.step` finds
+values with two levels.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ovsw.export.frontend.lattice import COMPARISONS, ROUNDINGS, Piecewise
+from ovsw.export.frontend.piecewise import COMPARISONS, ROUNDINGS, Piecewise
 from ovsw.export.frontend.recorder import Recording
 from ovsw.export.frontend.values import (
     ELEMENTWISE,
@@ -148,13 +149,13 @@ class Functions:
     def _weighted(self, call: Call, parts: list[tuple[Any, Any]]) -> _Sum | None:
         terms: dict[Value, np.ndarray] = {}
         written: list[tuple[Value, np.ndarray]] = []
-        constant, given, cancelled = np.zeros(1), np.zeros(1), False
+        constant, own_constant, cancelled = np.zeros(1), np.zeros(1), False
         for part, factor in parts:
             if not is_value(part):
                 number = per_channel(part, call.shape)
                 if number is None:
                     return None
-                constant, given = constant + number * factor, given + number * factor
+                constant, own_constant = constant + number * factor, own_constant + number * factor
                 continue
             if part.shape != call.shape:
                 return None
@@ -165,7 +166,7 @@ class Functions:
             for value, weight in inner.terms.items():
                 terms[value] = terms.get(value, np.zeros(1)) + weight * factor
         left = {value: weight for value, weight in terms.items() if (np.abs(weight) > 1e-12).any()}
-        return _Sum(left, constant, cancelled or len(left) < len(terms), (written, given))
+        return _Sum(left, constant, cancelled or len(left) < len(terms), (written, own_constant))
 
     # Functions.
 
@@ -173,9 +174,9 @@ class Functions:
         """The value that this one is a function of, and that function."""
         if value not in self.known:
             self.known[value] = (value, _IDENTITY)  # unless more is found
-            found = self._of(value)
-            if found is not None:
-                source, f = self._peeled(*found)
+            result = self._of(value)
+            if result is not None:
+                source, f = self._peeled(*result)
                 lo, hi = self.bounds(source)
                 if not f.is_line and max(lo, -hi) > -_INF:
                     f = f.bounded(lo, hi)
@@ -213,12 +214,12 @@ class Functions:
         if total.parts is not None and not total.cancelled:
             forms.insert(0, total.parts)
         for terms, constant in forms:
-            found = [(*self.of(value), weight) for value, weight in terms]
-            if all(source is found[0][0] for source, _, _ in found):
+            parts = [(*self.of(value), weight) for value, weight in terms]
+            if all(source is parts[0][0] for source, _, _ in parts):
                 f = Piecewise.line(0.0, constant)
-                for _, g, weight in found:
+                for _, g, weight in parts:
                     f = f + g.scaled(weight)
-                return found[0][0], f
+                return parts[0][0], f
         return None
 
     def _ofone(self, call: Call, op: str, f: Piecewise) -> Piecewise | None:
@@ -307,10 +308,10 @@ class Functions:
         return (sources.pop(), *(f for _, f in functions)) if len(sources) == 1 else None
 
     def _chosen(self, call: Call, condition: Any, yes: Any, no: Any) -> tuple[Value, Piecewise] | None:
-        found = self._on_one_source(call, condition, yes, no)
-        if found is None or not found[1].is_step:
+        operands = self._on_one_source(call, condition, yes, no)
+        if operands is None or not operands[1].is_step:
             return None
-        return found[0], Piecewise.choice(*found[1:])
+        return operands[0], Piecewise.choice(*operands[1:])
 
     def _pooled(self, call: Call) -> tuple[Value, Piecewise] | None:
         """The largest of two levels is the level of the largest."""
@@ -329,11 +330,11 @@ class Functions:
         """Levels that were moved are the levels of what was moved."""
         which, place = value.located()
         steps = [None if source.op == "constant" else self.step(source) for source in value.sources]
-        found = [step for step in steps if step is not None and step.uniform]
-        if len(found) < sum(source.op != "constant" for source in value.sources):
+        levels = [step for step in steps if step is not None and step.uniform]
+        if len(levels) < sum(source.op != "constant" for source in value.sources):
             return None
-        first = found[0]
-        if any((s.lo, s.hi, s.zero) != (first.lo, first.hi, first.zero) for s in found):
+        first = levels[0]
+        if any((s.lo, s.hi, s.zero) != (first.lo, first.hi, first.zero) for s in levels):
             return None
         index = np.empty(value.shape, np.int64)
         sources: dict[int, Call] = {}
@@ -418,7 +419,7 @@ class Functions:
         if best is not None:
             return best
         t = f.breaks[0]
-        some = np.isfinite(t)  # elsewhere it is the lower level whatever x is
+        some = np.isfinite(t)  # elsewhere it is the lower level for every x
         scale, offset = some.astype(float), np.where(some, -np.where(some, t, 0.0), -1.0)
         shifted = self.call("affine", (source, scale, offset), source, value)
         return Step(shifted, one(f.offset[0]), one(np.where(some, f.offset[1], f.offset[0])), one(f.at[0]))
@@ -464,17 +465,18 @@ class Functions:
 
 def limits_of(call: Call) -> tuple[np.ndarray, np.ndarray] | None:
     """Between what a clamp clamps, if that is constant."""
-    given = {
+    bounds = {
         "relu6": (0.0, 6.0),
         "hardtanh": (call.arg(1, "min_val", -1.0), call.arg(2, "max_val", 1.0)),
         "clamp": (call.arg(1, "min"), call.arg(2, "max")),
         "clamp_min": (call.arg(1, "min"), None),
         "clamp_max": (None, call.arg(1, "max")),
     }[call.op]
-    if any(is_value(bound) for bound in given):
+    if any(is_value(bound) for bound in bounds):
         return None
     lo, hi = (
-        per_channel(unlimited if bound is None else bound, call.shape) for bound, unlimited in zip(given, (-_INF, _INF))
+        per_channel(unlimited if bound is None else bound, call.shape)
+        for bound, unlimited in zip(bounds, (-_INF, _INF))
     )
     return None if lo is None or hi is None else (lo, hi)
 
@@ -499,7 +501,7 @@ def _function(step: Step) -> Piecewise:
 
 
 def _at_zero(candidate: Value, f: Piecewise, line: Piecewise) -> Step | None:
-    """The step as one of `candidate`, a line of its source, if it is at that one's zero."""
+    """The step as a function of `candidate`, a line of its source, if it is where `candidate` is 0."""
     width = max(f.channels, line.channels)
     f, line = f.widened(width), line.widened(width)
     a, b, t = line.slope[0], line.offset[0], f.breaks[0]
@@ -539,8 +541,10 @@ def _range(f: Piecewise, lo: float, hi: float) -> tuple[float, float]:
         if np.isfinite(end):
             ends.append(f(np.array([end])))
         else:
-            slope = f.slope[piece] if f.is_line or piece == 0 else _last_slope(f)
-            ends.append(np.where(slope == 0, _last_offset(f) if piece else f.offset[0], np.where(slope < 0, -end, end)))
+            slope = f.slope[piece] if f.is_line or piece == 0 else _last(f, f.slope)
+            ends.append(
+                np.where(slope == 0, _last(f, f.offset) if piece else f.offset[0], np.where(slope < 0, -end, end))
+            )
     x = np.where(np.isfinite(f.breaks), f.breaks, 0.0)
     inner = [f.slope[:-1] * x + f.offset[:-1], f.slope[1:] * x + f.offset[1:], f.at]
     used = np.isfinite(f.breaks) & (f.breaks >= lo) & (f.breaks <= hi)
@@ -548,11 +552,7 @@ def _range(f: Piecewise, lo: float, hi: float) -> tuple[float, float]:
     return float(values.min()), float(values.max())
 
 
-def _last_slope(f: Piecewise) -> np.ndarray:
+def _last(f: Piecewise, rows: np.ndarray) -> np.ndarray:
+    """The slopes or offsets beyond the last break of each channel."""
     last = np.isfinite(f.breaks).sum(axis=0)
-    return np.take_along_axis(f.slope, last[None], 0)[0]
-
-
-def _last_offset(f: Piecewise) -> np.ndarray:
-    last = np.isfinite(f.breaks).sum(axis=0)
-    return np.take_along_axis(f.offset, last[None], 0)[0]
+    return np.take_along_axis(rows, last[None], 0)[0]

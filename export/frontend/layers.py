@@ -1,4 +1,4 @@
-"""Layers that front ends do not look into: those of `ovsw.nn`, and those that users make known."""
+"""Layers that are converted as a whole: those of `ovsw.nn`, and those that users register."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Converter = Callable[[str, list[ir.Node], ir.Shape, Any], ir.Node]
 def register_layer(layer: type[nn.Module], converter: Converter) -> None:
     """Makes a layer of your own known to the exporter: `converter(name, inputs, shape, module)` gives its node.
 
-    It is seldom needed: whatever a layer computes from operations that the exporter knows is found without it.
+    It is seldom needed: layers that consist of operations that the exporter supports work without it.
 
     `inputs` are the nodes that the layer reads, `shape` is (channels, height, width) of its result, as torch computes
     it. The converter may chain several nodes of `ovsw.export.ir` (of its first group) and returns the last one, which
@@ -57,7 +57,7 @@ def pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 
-# In one layout, whatever the module's is: numpy's sums depend on it in the last bit.
+# Always in one memory layout, because the last bit of numpy's sums depends on it.
 
 
 def f64(tensor: torch.Tensor) -> np.ndarray:

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 Inputs = Optional[Tensor]
 Result = Union[Tensor, Sequence[Tensor]]
-LARGEST = 1 << 28  # numbers that one operation may make out of nothing
+LARGEST = 1 << 28  # elements of a tensor that one operation may create
 
 _FLOATS: dict[int, torch.dtype] = {
     onnx.TensorProto.FLOAT16: torch.float32,
@@ -58,9 +58,9 @@ class Call:
 
     def list(self, name: str, inputs: Sequence[Inputs], position: int) -> list[int] | None:
         """Whole numbers that older opsets have as an attribute and newer ones as an input."""
-        given = inputs[position] if position < len(inputs) else None
-        if given is not None:
-            return [int(n) for n in given.reshape(-1).tolist()]
+        numbers = inputs[position] if position < len(inputs) else None
+        if numbers is not None:
+            return [int(n) for n in numbers.reshape(-1).tolist()]
         return self.get(name)
 
 
@@ -107,18 +107,6 @@ def _fits(shape: Sequence[int]) -> list[int]:
 # Arithmetic
 
 
-def _div(_: Call, a: Tensor, b: Tensor) -> Tensor:
-    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
-
-
-def _pow(_: Call, x: Tensor, exponent: Tensor) -> Tensor:
-    return torch.pow(x, exponent.item() if exponent.numel() == 1 else exponent).to(x.dtype)
-
-
-def _mod(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    return torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b)
-
-
 def _extreme(pairwise: Callable[[Tensor, Tensor], Tensor], clamp: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Max and Min; one number is a clamp."""
 
@@ -133,12 +121,18 @@ def _extreme(pairwise: Callable[[Tensor, Tensor], Tensor], clamp: Callable[..., 
     return run
 
 
-def _sum(_: Call, *inputs: Tensor) -> Tensor:
-    return functools.reduce(torch.add, inputs)
+def _quotient(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    """The smallest integer divided by -1 ends a process, so -1 is not divided by."""
+    if a.is_floating_point():
+        return a / b
+    opposite = b == -1
+    return torch.where(opposite, -a, torch.div(a, torch.where(opposite, 1, b), rounding_mode="trunc"))
 
 
-def _mean(_: Call, *inputs: Tensor) -> Tensor:
-    return functools.reduce(torch.add, inputs) / len(inputs)
+def _remainder(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    if not a.is_floating_point():
+        b = torch.where(b == -1, 1, b)  # which leaves 0, too
+    return torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b)
 
 
 def _clip(call: Call, x: Tensor, low: Inputs = None, high: Inputs = None) -> Tensor:
@@ -159,10 +153,6 @@ def _prelu(_: Call, x: Tensor, slope: Tensor) -> Tensor:
     return torch.where(x < 0, slope * x, x)
 
 
-def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
-    return torch.clamp(x * call.get("alpha", 0.2) + call.get("beta", 0.5), 0.0, 1.0)
-
-
 def _softmax(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Before opset 13 over all dimensions from the axis on."""
 
@@ -175,10 +165,6 @@ def _softmax(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return run
 
 
-def _bipolar_quant(_: Call, x: Tensor, scale: Tensor) -> Tensor:
-    return torch.where(x >= 0, scale, -scale)
-
-
 def _cast(call: Call, x: Tensor, like: Inputs = None) -> Tensor:
     code = call.get("to")
     if like is None and code not in _TYPES:
@@ -188,7 +174,7 @@ def _cast(call: Call, x: Tensor, like: Inputs = None) -> Tensor:
         if call.dtype is not None:
             return x.to(call.dtype)
         if x.dtype == torch.float64:
-            return x  # a constant keeps its digits, whatever the map's type is
+            return x  # a constant keeps its digits
     return x.to(target)
 
 
@@ -324,15 +310,10 @@ def _constant_of_shape(call: Call, shape: Tensor) -> Tensor:
 
 
 def _reshape(call: Call, x: Tensor, shape: Tensor) -> Tensor:
-    wanted = shape.tolist()
+    sizes = shape.tolist()
     if not call.get("allowzero", 0):
-        wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(wanted)]
-    return x.reshape(wanted)
-
-
-def _flatten(call: Call, x: Tensor) -> Tensor:
-    axis = call.get("axis", 1)
-    return x.reshape(math.prod(x.shape[:axis]), -1)
+        sizes = [x.shape[i] if n == 0 else n for i, n in enumerate(sizes)]
+    return x.reshape(sizes)
 
 
 def _squeeze(call: Call, *inputs: Tensor) -> Tensor:
@@ -359,14 +340,6 @@ def _tile(_: Call, x: Tensor, repeats: Tensor) -> Tensor:
 def _range(_: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     _fits([max(0, math.ceil((limit.item() - start.item()) / delta.item()))])
     return torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
-
-
-def _transpose(call: Call, x: Tensor) -> Tensor:
-    return x.permute(call.get("perm", list(reversed(range(x.ndim)))))
-
-
-def _concat(call: Call, *inputs: Tensor) -> Tensor:
-    return torch.cat(inputs, call.attributes["axis"])
 
 
 def _split(call: Call, *inputs: Tensor) -> Sequence[Tensor]:
@@ -525,74 +498,56 @@ def _plain(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda _, *inputs: function(*inputs)
 
 
+_SAME_NAME = "Abs Add Ceil Cos Exp Floor Log MatMul Mul Neg Reciprocal Relu Round Sigmoid Sign Sin Sqrt Sub Tanh Where"
 _PLAIN: dict[str, Callable[..., Tensor]] = {
-    "Abs": torch.abs,
-    "Add": torch.add,
+    **{name: getattr(torch, name.lower()) for name in _SAME_NAME.split()},
     "And": torch.logical_and,
-    "Ceil": torch.ceil,
-    "Cos": torch.cos,
     "Equal": torch.eq,
-    "Exp": torch.exp,
-    "Floor": torch.floor,
     "Greater": torch.gt,
     "GreaterOrEqual": torch.ge,
     "HardSwish": lambda x: x * torch.clamp(x / 6 + 0.5, 0.0, 1.0),
     "Identity": lambda x: x,
     "Less": torch.lt,
     "LessOrEqual": torch.le,
-    "Log": torch.log,
-    "MatMul": torch.matmul,
-    "Mul": torch.mul,
-    "Neg": torch.neg,
     "Not": torch.logical_not,
     "Or": torch.logical_or,
-    "Reciprocal": torch.reciprocal,
-    "Relu": torch.relu,
-    "Round": torch.round,
-    "Sigmoid": torch.sigmoid,
-    "Sign": torch.sign,
-    "Sin": torch.sin,
     "Size": lambda x: torch.tensor(x.numel(), dtype=torch.int64),
     "Softplus": F.softplus,
-    "Sqrt": torch.sqrt,
-    "Sub": torch.sub,
-    "Tanh": torch.tanh,
-    "Where": torch.where,
     "Xor": torch.logical_xor,
 }
 OPS: dict[str, Callable[..., Result]] = {
     **{name: _plain(function) for name, function in _PLAIN.items()},
     "AveragePool": _average_pool,
     "BatchNormalization": _batch_norm,
-    "BipolarQuant": _bipolar_quant,
+    "BipolarQuant": lambda _, x, scale: torch.where(x >= 0, scale, -scale),
     "Cast": _cast,
     "CastLike": _cast,
     "Clip": _clip,
-    "Concat": _concat,
+    "Concat": lambda call, *inputs: torch.cat(inputs, call.attributes["axis"]),
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Conv": _conv,
     "DepthToSpace": _depth_to_space,
-    "Div": _div,
+    "Div": _quotient,
     "Dropout": _dropout,
     "Einsum": lambda call, *inputs: torch.einsum(call.attributes["equation"], *inputs),
     "Expand": _expand,
-    "Flatten": _flatten,
+    "Flatten": lambda call, x: x.reshape(math.prod(x.shape[: call.get("axis", 1)]), -1),
     "Gather": _gather,
     "Gemm": _gemm,
     "GlobalAveragePool": _global_pool(torch.mean),
     "GlobalMaxPool": _global_pool(torch.amax),
-    "HardSigmoid": _hard_sigmoid,
+    "HardSigmoid": lambda call, x: torch.clamp(x * call.get("alpha", 0.2) + call.get("beta", 0.5), 0.0, 1.0),
     "LeakyRelu": lambda call, x: F.leaky_relu(x, call.get("alpha", 0.01)),
     "LogSoftmax": _softmax(F.log_softmax),
     "Max": _extreme(torch.maximum, torch.clamp_min),
     "MaxPool": _max_pool,
-    "Mean": _mean,
+    "Mean": lambda _, *inputs: functools.reduce(torch.add, inputs) / len(inputs),
     "Min": _extreme(torch.minimum, torch.clamp_max),
-    "Mod": _mod,
+    "Mod": _remainder,
     "PRelu": _prelu,
     "Pad": _pad,
-    "Pow": _pow,
+    "Pow": lambda _, x, exponent: torch.pow(x, exponent.item() if exponent.numel() == 1 else exponent).to(x.dtype),
     "Range": _range,
     "ReduceL1": _reduced(lambda x, axes, keepdim: x.abs().sum(axes, keepdim=keepdim)),
     "ReduceL2": _reduced(lambda x, axes, keepdim: x.square().sum(axes, keepdim=keepdim).sqrt()),
@@ -610,9 +565,9 @@ OPS: dict[str, Callable[..., Result]] = {
     "SpaceToDepth": _space_to_depth,
     "Split": _split,
     "Squeeze": _squeeze,
-    "Sum": _sum,
+    "Sum": lambda _, *inputs: functools.reduce(torch.add, inputs),
     "Tile": _tile,
-    "Transpose": _transpose,
+    "Transpose": lambda call, x: x.permute(call.get("perm", list(reversed(range(x.ndim))))),
     "Unsqueeze": _unsqueeze,
     "Upsample": _upsample,
 }

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ovsw.export import ir
-from ovsw.export.frontend.lowering import Lowering, RefusedError, handles, largest
+from ovsw.export.frontend.builder import GraphBuilder, RefusedError, handles, largest
 from ovsw.export.frontend.values import Arranged, Call, Value, frame
 from ovsw.export.frontend.windows import Geometry, Pair, pair
 
@@ -15,10 +15,10 @@ _MOST_REPEATS = 16
 
 
 @handles("max_pool2d_with_indices")
-def _max_pool(low: Lowering, call: Call) -> ir.Node:
+def _max_pool(builder: GraphBuilder, call: Call) -> ir.Node:
     if call.output:
-        raise RefusedError("the positions of a max-pool (return_indices) are not supported")
-    x, window = low.node(call.args[0]), pair(call.args[1])
+        raise RefusedError("max-pool positions (return_indices) are not supported")
+    x, window = builder.node(call.args[0]), pair(call.args[1])
     stride, pad = call.arg(2, "stride") or window, call.arg(3, "padding", 0)
     dilation, ceil = pair(call.arg(4, "dilation", 1)), bool(call.arg(5, "ceil_mode", False))
     shape, geometry = frame(call.shape), (window, pair(stride), pair(pad))
@@ -33,8 +33,8 @@ def _ceils(ceil: bool, x: ir.Node, shape: ir.Shape, geometry: tuple[Pair, Pair, 
 
 
 @handles("avg_pool2d")
-def _avg_pool(low: Lowering, call: Call) -> ir.Node:
-    x, window = low.node(call.args[0]), pair(call.args[1])
+def _avg_pool(builder: GraphBuilder, call: Call) -> ir.Node:
+    x, window = builder.node(call.args[0]), pair(call.args[1])
     stride, pad = pair(call.arg(2, "stride") or window), pair(call.arg(3, "padding", 0))
     shape, geometry = frame(call.shape), (window, stride, pad)
     ceil = _ceils(bool(call.arg(4, "ceil_mode", False)), x, shape, geometry)
@@ -43,23 +43,23 @@ def _avg_pool(low: Lowering, call: Call) -> ir.Node:
     if divisor is None:
         return ir.AvgPool(call.where.name, [x], shape, *geometry, ceil=ceil, exclude_pad=exclude)
     if ceil:
-        raise RefusedError("an average pool with both ceil_mode and divisor_override is not supported")
+        raise RefusedError("average pooling with both ceil_mode and divisor_override is not supported")
     pool = ir.AvgPool(call.where.name, [x], shape, *geometry)
-    return low.affine(f"{call.where.name}.divisor", pool, window[0] * window[1] / float(divisor), 0.0)
+    return builder.affine(f"{call.where.name}.divisor", pool, window[0] * window[1] / float(divisor), 0.0)
 
 
 @handles("_adaptive_avg_pool2d", "adaptive_max_pool2d")
-def _adaptive(low: Lowering, call: Call) -> ir.Node:
+def _adaptive(builder: GraphBuilder, call: Call) -> ir.Node:
     """Windows of different sizes have their rows repeated until all have as many: the mean and the largest stay."""
     if call.output:
-        raise RefusedError("the positions of a max-pool (return_indices) are not supported")
-    x, shape = low.node(call.args[0]), frame(call.shape)
+        raise RefusedError("max-pool positions (return_indices) are not supported")
+    x, shape = builder.node(call.args[0]), frame(call.shape)
     window, index = [], []
     for n, m in zip(x.shape[1:], shape[1:]):
         starts, ends = ([(i * n) // m for i in range(m)], [-(-((i + 1) * n) // m) for i in range(m)])
         size = math.lcm(*(end - start for start, end in zip(starts, ends)))
         if size > _MOST_REPEATS and n % m:
-            raise RefusedError(f"an adaptive pool from {n} to {m} is not supported; one to a divisor of {n} is")
+            raise RefusedError(f"adaptive pooling from {n} to {m} is not supported; use a divisor of {n}")
         repeats = (np.repeat(np.arange(a, b), size // (b - a)) for a, b in zip(starts, ends))
         window.append(size if n % m else n // m)
         index.append(np.concatenate(list(repeats)) if n % m else np.arange(n))
@@ -74,26 +74,26 @@ def _adaptive(low: Lowering, call: Call) -> ir.Node:
 
 
 @handles("mean", "sum", "amax", "max", "amin", "min")
-def _reduced(low: Lowering, call: Call) -> ir.Node:
+def _reduced(builder: GraphBuilder, call: Call) -> ir.Node:
     if call.output:
-        raise RefusedError(f"the positions that {call.op}() gives are not supported")
+        raise RefusedError(f"the positions returned by {call.op}() are not supported")
     x, dims = _whole_reduction(call)
-    node = low.node(x)
+    node = builder.node(x)
     channels, rows, columns = _axes(x, dims)
     name, (c, h, w) = call.where.name, node.shape
     window = (h if rows else 1, w if columns else 1)
     kind = "mean" if call.op == "sum" else call.op
     if window != (1, 1):
-        node = low.affine(f"{name}.sign", node, -1.0, 0.0) if kind in ("amin", "min") else node
+        node = builder.affine(f"{name}.sign", node, -1.0, 0.0) if kind in ("amin", "min") else node
         shape = (c, h // window[0], w // window[1])
         pool = ir.AvgPool if kind == "mean" else ir.MaxPool
         node = pool(name, [node], shape, window, window, (0, 0))
-        node = low.affine(f"{name}.sign", node, -1.0, 0.0) if kind in ("amin", "min") else node
+        node = builder.affine(f"{name}.sign", node, -1.0, 0.0) if kind in ("amin", "min") else node
     if channels is not None:
-        node = _over_channels(low, name, node, kind, *channels)
+        node = _over_channels(builder, name, node, kind, *channels)
     if call.op == "sum":
         count = math.prod(window) * (channels[1] if channels is not None else 1)
-        node = low.affine(f"{name}.sum", node, float(count), 0.0)
+        node = builder.affine(f"{name}.sum", node, float(count), 0.0)
     if node.shape != frame(call.shape):
         raise RefusedError(f"{call.op} over dimensions {sorted(dims)} of {tuple(x.shape)} is not supported")
     return node
@@ -134,14 +134,16 @@ def _axes(x: Value, dims: set[int]) -> tuple[tuple[int, int, int] | None, bool, 
     if not reduced:
         return None, rows, columns
     if reduced != list(range(reduced[0], reduced[-1] + 1)):
-        raise RefusedError(f"a reduction over dimensions {sorted(dims)} is not supported")
+        raise RefusedError(f"reducing dimensions {sorted(dims)} is not supported")
     groups = math.prod(x.shape[d] for d in inner if d < reduced[0])
     size = math.prod(x.shape[d] for d in reduced)
     after = math.prod(x.shape[d] for d in inner if d > reduced[-1])
     return (groups, size, after), rows, columns
 
 
-def _over_channels(low: Lowering, name: str, x: ir.Node, kind: str, groups: int, size: int, after: int) -> ir.Node:
+def _over_channels(
+    builder: GraphBuilder, name: str, x: ir.Node, kind: str, groups: int, size: int, after: int
+) -> ir.Node:
     """Of channels (groups, size, after) those of `size`."""
     c, h, w = x.shape
     if size == 1:
@@ -153,25 +155,25 @@ def _over_channels(low: Lowering, name: str, x: ir.Node, kind: str, groups: int,
             for a in range(after):
                 weight[g * after + a, members[g, :, a]] = 1.0
         total = ir.Conv(f"{name}.channels", [x], (groups * after, h, w), (1, 1), (1, 1), (0, 0), weight=weight)
-        return low.affine(name, total, 1.0 / size, 0.0)
+        return builder.affine(name, total, 1.0 / size, 0.0)
     if size > _MOST_REPEATS:
-        raise RefusedError(f"{kind} over {size} channels is not supported; over up to {_MOST_REPEATS} it is")
+        raise RefusedError(f"{kind} over {size} channels is not supported; the limit is {_MOST_REPEATS}")
     rows, columns, shape = np.arange(h), np.arange(w), (groups * after, h, w)
     parts: list[ir.Node] = [
         ir.Gather(f"{name}.{i}", [x], shape, members[:, i].reshape(-1), rows, columns) for i in range(size)
     ]
-    return largest(low, name, parts, kind in ("amin", "min"))
+    return largest(builder, name, parts, kind in ("amin", "min"))
 
 
 # Resizing.
 
 
 @handles("upsample_bilinear2d")
-def _bilinear(low: Lowering, call: Call) -> ir.Node:
-    x, shape = low.node(call.args[0]), frame(call.shape)
+def _bilinear(builder: GraphBuilder, call: Call) -> ir.Node:
+    x, shape = builder.node(call.args[0]), frame(call.shape)
     corners = bool(call.args[2])
-    given = call.arg(3, "scales_h"), call.arg(4, "scales_w")
-    scales = given[0] if isinstance(given[0], (list, tuple)) else given
+    factors = call.arg(3, "scales_h"), call.arg(4, "scales_w")
+    scales = factors[0] if isinstance(factors[0], (list, tuple)) else factors
     index: list[np.ndarray] = []
     for n, m, scale in zip(x.shape[1:], shape[1:], scales or (None, None)):
         if corners:

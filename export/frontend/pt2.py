@@ -8,33 +8,30 @@ import torch
 
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import torch_module
-from ovsw.export.source import Source
+from ovsw.export.source import Source, plain_input
 from ovsw.networks import InputSpec
+from ovsw.util.text import first_line
 
 
 def source(path: Path, allow_unsafe: bool = False) -> Source:
-    """Reads a program with one image input. `allow_unsafe`: reading it may run code of whoever made it.
+    """Reads a program with one image input. `allow_unsafe`: reading it may run code that is hidden in it.
 
     torch.export.load unpickles what it cannot read otherwise and evaluates expressions, and cannot be told not to.
     """
     if not allow_unsafe:
         raise ExportError(
             f"{path}: reading a .pt2 program may run code that is hidden in it (torch.export.load unpickles); "
-            "--allow-unsafe reads it all the same, for files that you made yourself or trust"
+            "allow_unsafe=True reads it anyway, for files that you made yourself or trust"
         )
     try:
         program = torch.export.load(str(path))
     except OSError as e:
         raise ExportError(f"{path}: cannot be read: {e.strerror or e}") from None
     except Exception as e:  # zip, json, pickle and torch each have their own
-        raise ExportError(f"{path}: is not a program of torch.export: {_line(e)}") from None
-    found = torch_module.source(program.module(), _input(path, program), path.stem, path)
-    found.asks_normalisation = True
-    return found
-
-
-def _line(e: BaseException) -> str:
-    return str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
+        raise ExportError(f"{path}: is not a program of torch.export: {first_line(e)}") from None
+    network = torch_module.source(program.module(), _input(path, program), path.stem, path)
+    network.asks_normalisation = True
+    return network
 
 
 def _input(path: Path, program: torch.export.ExportedProgram) -> InputSpec:
@@ -51,4 +48,4 @@ def _input(path: Path, program: torch.export.ExportedProgram) -> InputSpec:
     if shape[0] not in (None, 1):
         raise ExportError(f"{path}: takes a batch of {shape[0]} images; export it for 1")
     channels, height, width = (int(n) for n in shape[1:] if n is not None)
-    return InputSpec(channels, height, width, (0.0,) * channels, (1.0,) * channels, max(height, width))
+    return plain_input(channels, height, width)

@@ -13,8 +13,8 @@ from torch import nn
 
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import torch_module
-from ovsw.export.source import Source
-from ovsw.networks import InputSpec
+from ovsw.export.frontend.checkpoint import misfits
+from ovsw.export.source import Source, plain_input
 from ovsw.nn.checkpoint import read, state_dict
 
 _SOURCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
@@ -25,23 +25,21 @@ def is_python(text: str) -> bool:
 
 
 def source(text: str, shape: tuple[int, int, int] | None, weights: Path | None) -> Source:
-    """Runs the code in the file: that is for whoever names it to decide."""
+    """Runs the code in the file: callers must trust it."""
     match = _SOURCE.fullmatch(text)
     assert match is not None
     path, name = Path(match["file"]), match["name"]
     if shape is None:
-        raise ExportError(f"{text}: which image does it take? --input CxHxW, such as --input 3x32x32, says so")
-    model = _made(path, name)
+        raise ExportError(f"{text}: which image does it take? Pass input=, such as input=(3, 32, 32)")
+    model = _imported(path, name)
     if weights is not None:
         _load(model, text, weights)
-    channels, height, width = shape
-    spec = InputSpec(channels, height, width, (0.0,) * channels, (1.0,) * channels, max(height, width))
-    found = torch_module.source(model, spec, name, weights)
-    found.asks_normalisation = True
-    return found
+    network = torch_module.source(model, plain_input(*shape), name, weights)
+    network.asks_normalisation = True
+    return network
 
 
-def _made(path: Path, name: str) -> Any:
+def _imported(path: Path, name: str) -> Any:
     """The module that FILE.py:NAME is, or makes when it is called without arguments."""
     if not path.is_file():
         raise ExportError(f"{path}: no such file")
@@ -65,36 +63,27 @@ def _made(path: Path, name: str) -> Any:
     if isinstance(model, nn.Module):
         return model
     try:
-        made = model()
+        network = model()
     except Exception as e:
         raise ExportError(f"{path}:{name}() fails, it is called without arguments: {_line(e)}") from None
-    if not callable(made):
-        raise ExportError(f"{path}:{name}() gives a {type(made).__name__}, expected a torch.nn.Module")
-    return made.eval() if isinstance(made, nn.Module) else made
+    if not callable(network):
+        raise ExportError(f"{path}:{name}() gives a {type(network).__name__}, expected a torch.nn.Module")
+    return network.eval() if isinstance(network, nn.Module) else network
 
 
 def _load(model: Any, text: str, weights: Path) -> None:
     if not isinstance(model, nn.Module):
-        raise ExportError(f"{text}: is no torch.nn.Module, so {weights} cannot be loaded into it")
+        raise ExportError(f"{text}: not a torch.nn.Module, so {weights} cannot be loaded into it")
     try:
         state = state_dict(weights, read(weights))
     except ValueError as e:
         raise ExportError(str(e)) from None
     expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    problems = [f"missing: {key} {shape}" for key, shape in expected.items() if _is_needed(key) and key not in state]
-    for key, value in state.items():
-        if key not in expected:
-            problems.append(f"unexpected: {key} {tuple(value.shape)}")
-        elif tuple(value.shape) != expected[key]:
-            problems.append(f"wrong shape: {key} is {tuple(value.shape)}, expected {expected[key]}")
+    problems = misfits(expected, state)
     if problems:
         raise ExportError(f"{weights}: does not fit {text}, {len(problems)} problem(s):", problems)
     with torch.no_grad():
         model.load_state_dict(state, strict=False)
-
-
-def _is_needed(key: str) -> bool:
-    return not key.endswith(".num_batches_tracked")
 
 
 def _line(e: Exception) -> str:

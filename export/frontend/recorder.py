@@ -1,8 +1,8 @@
-"""The recorder: runs a network once on a real image and notes the operations that depend on it.
+"""The recorder: runs a network once on an image and notes the operations that depend on it.
 
-It works below autograd, as a dispatch mode, so it sees what is computed and not how it is written. Whatever depends on
-weights alone is executed and arrives as a constant. Which elements a tensor holds is looked up by its storage (see
-`values`): nothing is recorded for views, `.data`, `detach`, copies or assignments to a part of a tensor.
+It works below autograd, as a dispatch mode, so it sees every operation regardless of coding style. Operations on
+weights alone are executed and become constants. The elements of a tensor are looked up by its storage (see `values`),
+so nothing is recorded for views, `.data`, `detach`, copies or assignments to a part of a tensor.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ def record(
 ) -> Recording:
     """Runs `network` on `image` and records. `names` are the paths of modules.
 
-    Where `opaque` gives something for a module, that one is not looked into: it is one call "layer" with what was given
-    and the module as arguments before its inputs. Raises ExportError, which says where, if there is no one sequence of
-    operations that computes the result of every image.
+    A module for which `opaque` returns something is recorded as one call "layer", whose arguments are that thing, the
+    module and its inputs. Raises ExportError, which says where, if no single sequence of operations computes the result
+    of every image.
     """
     recorder = Recorder(names or {}, opaque)
     with torch.no_grad(), recorder.hooks():
@@ -435,7 +435,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _defined(op, func(*args, **kwargs))
         if op in _READS_NUMBERS:
             raise self.refuse(
-                f"{_READS_NUMBERS[op]}; a file holds one sequence of operations for all images, torch.where can choose"
+                f"{_READS_NUMBERS[op]}; a file holds one sequence of operations for all images, so use torch.where"
             )
         if op == "index" and any(isinstance(i, Tensor) and i.dtype == torch.bool for i in args[1]):
             raise self.refuse("a mask that depends on the image selects elements; torch.where keeps all of them")
@@ -445,8 +445,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         values: dict[int, Any] = {}
         for t in tensors:
             if id(t) not in values and moved is None:
-                found = self.read(t)
-                values[id(t)] = t.detach().clone() if found is None else found
+                value = self.read(t)
+                values[id(t)] = t.detach().clone() if value is None else value
         for t in written:
             self.adopt(t)
         result = func(*args, **kwargs)
@@ -471,10 +471,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def product(self, op: str, args: Sequence[Any], kwargs: dict[str, Any], result: Tensor, where: Where) -> bool:
         """A product of matrices, one of them constant, as a layer on a vector, or on every pixel of a map."""
-        found = _as_layer(op, args, kwargs)
-        if found is None:
+        layer = _as_layer(op, args, kwargs)
+        if layer is None:
             return False
-        x, weight, bias, flipped = found  # x (inputs, pixels)
+        x, weight, bias, flipped = layer  # x (inputs, pixels)
         outputs, pixels = len(weight), x.shape[1]
         if pixels == 1:
             value = self.arrangement(x.reshape(1, -1), where)
@@ -539,19 +539,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def check_random(self, func: Any, op: str, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         training = op != "rrelu_with_noise" or bool(args[4] if len(args) > 4 else kwargs.get("training", False))
         if torch.Tag.nondeterministic_seeded in func.tags and training:
-            raise self.refuse(f"{op} is random, so the network has no one result for an image")
+            raise self.refuse(f"{op} is random, so the result for an image is not unique")
         for t in tensors[1:] if op == "copy" else tensors:
             mark = self.random.get(t.untyped_storage().data_ptr()) if _is_plain(t) else None
             if mark is not None:
-                raise self.refuse(f"random numbers (drawn in {mark[1]}) are used, so there is no one result")
+                raise self.refuse(f"random numbers (drawn in {mark[1]}) are used, so the result is not unique")
 
     # Results.
 
     def results(self, result: Any) -> list[Value]:
-        found = [self.result(r) for r in (result if isinstance(result, (tuple, list)) else [result])]
-        if not found:
+        values = [self.result(r) for r in (result if isinstance(result, (tuple, list)) else [result])]
+        if not values:
             raise ExportError("the network returns nothing")
-        return found
+        return values
 
     def result(self, x: Any) -> Value:
         if isinstance(x, dict):

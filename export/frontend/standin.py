@@ -1,6 +1,7 @@
-"""Running a network that is not ours without a trace of it: in eval mode, on the CPU, with copies of its tensors.
+"""Runs a user's network without changing it: in eval mode, on the CPU, with copies of its tensors.
 
-Modules are prepared as they are called, so a function that calls some will do, and modules that are made on the way.
+Modules are prepared when they are called, so functions that call modules work, and so do modules that are created in
+`forward`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ def standing_in(dtype: torch.dtype) -> Iterator[list[nn.Module]]:
 
     New tensors are of that type, too, as those of torch.where(x > 0, 1.0, -1.0).
 
-    All attributes are put back afterwards, so whatever `forward` assigns or changes is undone. Gives a list that fills
-    with the modules that were in training mode.
+    All attributes are restored afterwards, which undoes all that `forward` assigns or changes. Yields a list that
+    fills with the modules that were in training mode.
     """
     standins, usual = _Standins(dtype), torch.get_default_dtype()
     handle = register_module_forward_pre_hook(standins.enter)

@@ -1,7 +1,8 @@
-"""The front end for PyTorch: any module or function becomes a graph of nodes, in whatever habit it is written.
+"""The front end for PyTorch: any module or function becomes a graph of nodes, in any coding style.
 
-It is run once under the recorder, with copies of its tensors, in eval mode, and in float64 if it computes the same
-there; it is not changed. What is not known becomes an `Unsupported` node, so that `validate` can report all at once.
+The network is run once under the recorder, in eval mode, with copies of its tensors, in float64 if that gives the same
+results. It is not changed. An operation that is not supported becomes an `Unsupported` node, so that `validate` can
+report all of them at once.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from torch import Tensor, nn
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import elementwise, pools, windows
+from ovsw.export.frontend.builder import GraphBuilder
 from ovsw.export.frontend.layers import LAYERS
-from ovsw.export.frontend.lowering import Lowering
 from ovsw.export.frontend.recorder import record
 from ovsw.export.frontend.standin import standing_in
 from ovsw.export.source import Source
 from ovsw.networks import InputSpec
 from ovsw.nn import binary_layers
+from ovsw.util.text import first_line
 
 Network = Callable[[Tensor], Any]
-assert all(module.__name__ for module in (elementwise, pools, windows))  # whose operations Lowering finds
+assert all(module.__name__ for module in (elementwise, pools, windows))  # whose operations GraphBuilder finds
 
 _AGREE = 1e-3  # of the largest output: float32 and float64, where no sign is different
 _ALIKE = 0.3  # of the outputs' spread: the same, where some signs are different; other functions differ by 1 or more
@@ -40,7 +42,7 @@ def source(model: Network, spec: InputSpec, name: str, path: Path | None = None)
     runner = _Runner(model, name, spec.shape)
     module = model if isinstance(model, nn.Module) else nn.Module()
     parameters = [p for n, p in module.named_parameters() if not n.endswith("scaling_factor")]
-    found = Source(
+    network = Source(
         name,
         runner.graph(),
         runner.reference,
@@ -49,8 +51,8 @@ def source(model: Network, spec: InputSpec, name: str, path: Path | None = None)
         learned_scale=any(layer.learned_scale for layer in binary_layers(module).values()),
         path=path,
     )
-    found.warnings += runner.warnings
-    return found
+    network.warnings += runner.warnings
+    return network
 
 
 def trace(model: Network, input_shape: ir.Shape) -> ir.Graph:
@@ -68,7 +70,7 @@ def unwrapped(model: Any) -> Any:
 
 @dataclass
 class _Runner:
-    """Runs a network that is not ours, in the widest type in which it computes what it computes in float32."""
+    """Runs a user's network, in float64 if it gives the same results there as in float32."""
 
     model: Network
     name: str
@@ -89,14 +91,14 @@ class _Runner:
 
     def run(self, *images: Tensor) -> list[list[np.ndarray]]:
         """What the network returns for each of several inputs, in eval mode and their precision."""
-        found = []
+        results = []
         with torch.no_grad(), torch.random.fork_rng(devices=[]), standing_in(images[0].dtype) as training:
             for x in images:
                 result = self._result(x)
                 tensors = result if isinstance(result, (tuple, list)) else [result]
-                found.append([np.asarray(t.detach().numpy()) for t in tensors if isinstance(t, Tensor)])
+                results.append([np.asarray(t.detach().numpy()) for t in tensors if isinstance(t, Tensor)])
         self.training = training
-        return found
+        return results
 
     def _result(self, x: Tensor) -> Any:
         try:
@@ -104,24 +106,25 @@ class _Runner:
         except ExportError:
             raise
         except Exception as e:  # whatever the network's own code raises for an input it does not fit
-            text = str(e).strip().splitlines()
-            line = text[0] if text else type(e).__name__
-            raise ExportError(f"{self.name} does not take an input of {self.shape}: {line}") from None
+            raise ExportError(f"{self.name} does not take an input of {self.shape}: {first_line(e)}") from None
 
     def graph(self) -> ir.Graph:
         names = {m: path for path, m in self.model.named_modules()} if isinstance(self.model, nn.Module) else {}
         image = torch.randn(1, *self.shape, generator=torch.Generator().manual_seed(1)).to(self.dtype)
         with torch.random.fork_rng(devices=[]), standing_in(self.dtype):
             recording = record(self._result, image, names, lambda module: LAYERS.get(type(module)))
-            return Lowering(recording).graph(recording.outputs)
+            return GraphBuilder(recording).graph(recording.outputs)
 
     def reference(self, images: np.ndarray) -> Any:
         """The network's results for normalised images: (n, classes), or (n, channels, height, width) for maps."""
         dtype = self.dtype if images.dtype == np.float64 else torch.float32
         x = torch.tensor(images).to(dtype)
         parts = [x] if self.batches else [x[i : i + 1] for i in range(len(x))]
-        found = self.run(*parts)
-        outputs = [np.concatenate([_rows(f[i], len(p)) for f, p in zip(found, parts)]) for i in range(len(found[0]))]
+        results = self.run(*parts)
+        outputs = [
+            np.concatenate([_rows(result[i], len(part)) for result, part in zip(results, parts)])
+            for i in range(len(results[0]))
+        ]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def _agrees(self, images: Tensor, first: list[np.ndarray]) -> bool:
@@ -142,7 +145,7 @@ class _Runner:
         return alike
 
     def _takes_batches(self, pair: Tensor) -> bool:
-        """Whether images do not know of each other."""
+        """Whether the result for an image does not depend on the other images of the batch."""
         try:
             together, *alone = self.run(pair, pair[:1], pair[1:])
         except ExportError:
@@ -155,13 +158,13 @@ class _Runner:
 
 
 def _near(a: np.ndarray, b: np.ndarray) -> bool:
-    """Equal but for rounding; what is not finite must be the same."""
+    """Equal except for rounding; infinities and NaN must be the same."""
     largest = float(np.abs(b[np.isfinite(b)]).max(initial=1.0))
     return a.shape == b.shape and bool(np.isclose(a, b, rtol=0.0, atol=_AGREE * largest, equal_nan=True).all())
 
 
 def _is_alike(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two results are those of one function, but for a few of its signs."""
+    """Whether two results come from one function, except for a few different signs."""
     if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
         return False
     return bool(np.linalg.norm(a - b) <= _ALIKE * np.linalg.norm(b - b.mean()))

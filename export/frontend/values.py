@@ -1,8 +1,8 @@
-"""What a recording is made of: operations on the image, and rearrangements of their elements.
+"""The parts of a recording: operations on the image, and rearrangements of their elements.
 
-Every element that an operation computes has a number of its own. A tensor is known by the numbers of its elements, so
-views, copies, slices, padding, concatenation and writes into a part of a tensor need no operations: a tensor is either
-what one operation has computed, in that order (`Call`), or elements of some of them in another one (`Arranged`).
+Every element that an operation computes has its own number. A tensor is known by the numbers of its elements, so views,
+copies, slices, padding, concatenation and writes into a part of a tensor need no operations. A tensor is either the
+result of one operation in its order (`Call`), or elements of several results in another order (`Arranged`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Where:
-    """Where in the user's code an operation is: its name in the graph, the module, that one's type, file and line."""
+    """Where an operation is in the user's code: its name in the graph, the module and its type, file and line."""
 
     name: str
     path: str = ""

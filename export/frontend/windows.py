@@ -14,8 +14,8 @@ import numpy as np
 
 from ovsw.export import ir
 from ovsw.export.frontend.binary import TwoValues, two_values
+from ovsw.export.frontend.builder import GraphBuilder, RefusedError, handles
 from ovsw.export.frontend.functions import Step, one
-from ovsw.export.frontend.lowering import Lowering, RefusedError, handles
 from ovsw.export.frontend.values import Arranged, Call, Value, array, frame, is_value
 
 Pair = tuple[int, int]
@@ -64,46 +64,48 @@ def pair(x: Any, default: int | None = None) -> Pair:
 
 
 @handles("convolution", "_convolution")
-def _convolution(low: Lowering, call: Call) -> ir.Node:
+def _convolution(builder: GraphBuilder, call: Call) -> ir.Node:
     x, weight, bias, stride, padding, dilation, transposed = call.args[:7]
     if is_value(weight) or is_value(bias):
-        raise RefusedError("a convolution whose weights depend on the image is not supported")
+        raise RefusedError("convolutions with weights that depend on the image are not supported")
     if transposed:
-        raise RefusedError("a transposed convolution is not supported; F.interpolate and a convolution are")
+        raise RefusedError("transposed convolutions are not supported; use F.interpolate followed by a convolution")
     weight = array(weight)
     if weight.ndim == 3:  # over rows of a map
         weight = weight[:, :, None]
         stride, padding, dilation = ([first, n[0]] for first, n in ((1, stride), (0, padding), (1, dilation)))
     if weight.ndim != 4:
-        raise RefusedError(f"a convolution in {weight.ndim - 2} dimensions is not supported; one in two is")
+        raise RefusedError(f"convolutions in {weight.ndim - 2} dimensions are not supported; use two dimensions")
     (top, left), window = pair(padding), (weight.shape[2], weight.shape[3])
     geometry = Geometry(window, pair(stride), pair(dilation), (top, top, left, left))
-    return _convolved(low, call, x, weight, None if bias is None else array(bias), geometry)
+    return _convolved(builder, call, x, weight, None if bias is None else array(bias), geometry)
 
 
 @handles("pointwise")
-def _pointwise(low: Lowering, call: Call) -> ir.Node:
+def _pointwise(builder: GraphBuilder, call: Call) -> ir.Node:
     x, weight, bias = call.args
     geometry = Geometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
-    return _convolved(low, call, x, array(weight)[:, :, None, None], None if bias is None else array(bias), geometry)
+    return _convolved(
+        builder, call, x, array(weight)[:, :, None, None], None if bias is None else array(bias), geometry
+    )
 
 
 def _convolved(
-    low: Lowering, call: Call, x: Value, weight: np.ndarray, bias: np.ndarray | None, geometry: Geometry
+    builder: GraphBuilder, call: Call, x: Value, weight: np.ndarray, bias: np.ndarray | None, geometry: Geometry
 ) -> ir.Node:
-    inner, whole = _unpadded(low, x, geometry)
-    found = _binary(low, call, inner, weight, whole) or _binary(low, call, x, weight, geometry)
-    if found is not None:
-        return found if bias is None else low.affine(f"{call.where.name}.bias", found, 1.0, bias)
+    inner, whole = _unpadded(builder, x, geometry)
+    binary = _binary(builder, call, inner, weight, whole) or _binary(builder, call, x, weight, geometry)
+    if binary is not None:
+        return binary if bias is None else builder.affine(f"{call.where.name}.bias", binary, 1.0, bias)
     if whole.fill == 0 and whole.plain:
         x, geometry = inner, whole
-    return _real(low, call, x, weight, bias, geometry)
+    return _real(builder, call, x, weight, bias, geometry)
 
 
 def _real(
-    low: Lowering, call: Call, x: Value, weight: np.ndarray, bias: np.ndarray | None, geometry: Geometry
+    builder: GraphBuilder, call: Call, x: Value, weight: np.ndarray, bias: np.ndarray | None, geometry: Geometry
 ) -> ir.Node:
-    node = low.node(x)
+    node = builder.node(x)
     if not geometry.plain:  # wider than the window
         node = _padded(f"{call.where.name}.pad", node, geometry.pad)
         geometry = replace(geometry, pad=(0, 0, 0, 0))
@@ -132,7 +134,7 @@ def _padded(name: str, x: ir.Node, pad: tuple[int, int, int, int]) -> ir.Node:
     return ir.Gather(name, [x], (c, len(rows), len(columns)), np.arange(c), rows, columns)
 
 
-def _unpadded(low: Lowering, x: Value, geometry: Geometry) -> tuple[Value, Geometry]:
+def _unpadded(builder: GraphBuilder, x: Value, geometry: Geometry) -> tuple[Value, Geometry]:
     """A padded map without its padding, which becomes the convolution's if the two are of the same value."""
     if not isinstance(x, Arranged) or x.index.ndim < 3:
         return x, geometry
@@ -157,14 +159,14 @@ def _unpadded(low: Lowering, x: Value, geometry: Geometry) -> tuple[Value, Geome
     if any(geometry.pad) and fill != geometry.fill:
         return x, geometry
     index = x.index.reshape(c, h, w)[:, top : h - bottom, left : w - right]
-    inner = low.value(index.reshape(1, *index.shape), x)
+    inner = builder.value(index.reshape(1, *index.shape), x)
     pad = tuple(a + int(b) for a, b in zip(geometry.pad, (top, bottom, left, right)))
     return inner, replace(geometry, pad=pad, fill=fill)  # type: ignore[arg-type]
 
 
-def _binary(low: Lowering, call: Call, x: Value, weight: np.ndarray, geometry: Geometry) -> ir.Node | None:
+def _binary(builder: GraphBuilder, call: Call, x: Value, weight: np.ndarray, geometry: Geometry) -> ir.Node | None:
     """The convolution as a binary one, if it is."""
-    step = low.functions.step(x)
+    step = builder.functions.step(x)
     if step is None or (geometry.fill and not any(geometry.pad)):
         return None
     values = two_values(weight)
@@ -177,21 +179,21 @@ def _binary(low: Lowering, call: Call, x: Value, weight: np.ndarray, geometry: G
     outside = float((geometry.fill - mid[0]) / amp[0]) if padded else 0.0
     if abs(outside) > _MOST_PAD:
         return None
-    cropped = _symmetric(low.node(step.of).shape, geometry)
+    cropped = _symmetric(builder.node(step.of).shape, geometry)
     if cropped is None:
         return None
     symmetric, first = cropped
-    made = _dots(low, call, step, values, float(amp[0]), symmetric, _snapped(outside))
-    per_input = np.broadcast_to(mid, (low.node(step.of).shape[0],))
+    node = _dots(builder, call, step, values, float(amp[0]), symmetric, _snapped(outside))
+    per_input = np.broadcast_to(mid, (builder.node(step.of).shape[0],))
     groups = len(per_input) // weight.shape[1]
     blocks = weight.reshape(groups, -1, *weight.shape[1:]).sum(axis=(3, 4))
     constant = np.einsum("goi,gi->go", blocks, per_input.reshape(groups, -1)).reshape(-1)
-    made = low.affine(f"{call.where.name}.level", made, 1.0, constant)
-    h, w = geometry.taken(low.node(step.of).shape)
-    if made.shape[1:] == (h, w):
-        return made
+    node = builder.affine(f"{call.where.name}.level", node, 1.0, constant)
+    h, w = geometry.taken(builder.node(step.of).shape)
+    if node.shape[1:] == (h, w):
+        return node
     rows, columns = (np.arange(n) + f for n, f in zip((h, w), first))
-    return ir.Gather(f"{call.where.name}.crop", [made], (len(weight), h, w), np.arange(len(weight)), rows, columns)
+    return ir.Gather(f"{call.where.name}.crop", [node], (len(weight), h, w), np.arange(len(weight)), rows, columns)
 
 
 def _snapped(x: float) -> float:
@@ -199,7 +201,7 @@ def _snapped(x: float) -> float:
 
 
 def _symmetric(x: ir.Shape, geometry: Geometry) -> tuple[Geometry, Pair] | None:
-    """With as much padding on either side, and at which row and column of that one's result the wanted one begins."""
+    """The geometry with equal padding on both sides, and the row and column of its result where the real one begins."""
     pads, first = [], []
     for before, after, stride, extent in zip(geometry.pad[::2], geometry.pad[1::2], geometry.stride, geometry.extent):
         more = 0 if before >= after else -(-(after - before) // stride)
@@ -212,9 +214,9 @@ def _symmetric(x: ir.Shape, geometry: Geometry) -> tuple[Geometry, Pair] | None:
 
 
 def _dots(
-    low: Lowering, call: Call, step: Step, values: TwoValues, amp: float, geometry: Geometry, outside: float
+    builder: GraphBuilder, call: Call, step: Step, values: TwoValues, amp: float, geometry: Geometry, outside: float
 ) -> ir.Node:
-    x = low.node(step.of)
+    x = builder.node(step.of)
     window = values.centre * amp
     shape = (len(values.signs), *geometry.taken(x.shape))
 
@@ -236,7 +238,7 @@ def _dots(
 
     whole = values.scale * amp
     between = step.zero.size == 1 and step.zero[0] not in (step.lo[0], step.hi[0])
-    if between and _is_often_zero(low.node(step.of)):  # torch.sign: 0 is halfway between both readings
+    if between and _is_often_zero(builder.node(step.of)):  # torch.sign: 0 is halfway between both readings
         return ir.Add(f"{call.where.name}.both", [dots(whole / 2, False), dots(whole / 2, True)], shape)
     return dots(whole, step.strict)
 
@@ -252,7 +254,7 @@ def _is_often_zero(node: ir.Node) -> bool:
         return True
     if isinstance(node, ir.Affine) and node.offset.any():
         return False
-    if isinstance(node, (ir.Add, ir.AvgPool, ir.Bilinear)):
+    if node.averages:
         return all(map(_has_equals, inputs)) or all(map(_is_often_zero, inputs))
     if isinstance(node, (ir.MaxPool, ir.Gather, ir.Affine, ir.Act, ir.ChannelPad, ir.Concat, ir.Mul)):
         return any(map(_is_often_zero, inputs))
@@ -273,14 +275,14 @@ def _has_equals(node: ir.Node) -> bool:
 
 
 @handles("linear")
-def _linear(low: Lowering, call: Call) -> ir.Node:
+def _linear(builder: GraphBuilder, call: Call) -> ir.Node:
     x, weight, bias = call.args
     weight, bias = array(weight), None if bias is None else array(bias)
-    made = _binary_linear(low, call, x, weight)
-    if made is not None:
-        return made if bias is None else low.affine(f"{call.where.name}.bias", made, 1.0, bias)
+    binary = _binary_linear(builder, call, x, weight)
+    if binary is not None:
+        return binary if bias is None else builder.affine(f"{call.where.name}.bias", binary, 1.0, bias)
     if not isinstance(x, Arranged) or all(frame(s.shape)[1:] == (1, 1) for s in x.sources):
-        return _matrix(low, call.where.name, low.node(x), weight, bias)
+        return _matrix(builder, call.where.name, builder.node(x), weight, bias)
     which, place = (a.reshape(-1) for a in x.located())
     terms: list[ir.Node] = []
     offset = np.zeros(len(weight)) if bias is None else bias
@@ -291,7 +293,7 @@ def _linear(low: Lowering, call: Call) -> ir.Node:
         if source.op == "constant":
             offset = offset + columns @ array(source.args[0]).reshape(-1)
             continue
-        terms.append(_matrix(low, call.where.name, low.node(source), columns, None))
+        terms.append(_matrix(builder, call.where.name, builder.node(source), columns, None))
     first = terms[0]
     assert isinstance(first, ir.Linear)
     if bias is not None or offset.any():
@@ -302,15 +304,15 @@ def _linear(low: Lowering, call: Call) -> ir.Node:
     return total
 
 
-def _matrix(low: Lowering, name: str, x: ir.Node, weight: np.ndarray, bias: np.ndarray | None) -> ir.Node:
+def _matrix(builder: GraphBuilder, name: str, x: ir.Node, weight: np.ndarray, bias: np.ndarray | None) -> ir.Node:
     if x.shape[1:] != (1, 1):
         x = ir.Flatten(f"{name}.flatten", [x], (math.prod(x.shape), 1, 1))
     return ir.Linear(name, [x], (len(weight), 1, 1), weight, bias)
 
 
-def _binary_linear(low: Lowering, call: Call, x: Value, weight: np.ndarray) -> ir.Node | None:
+def _binary_linear(builder: GraphBuilder, call: Call, x: Value, weight: np.ndarray) -> ir.Node | None:
     """Over all of a map, whose order the weights take."""
-    step = low.functions.step(x)
+    step = builder.functions.step(x)
     if step is None:
         return None
     source = step.of
@@ -323,7 +325,7 @@ def _binary_linear(low: Lowering, call: Call, x: Value, weight: np.ndarray) -> i
     if not step.uniform and order is not None:
         return None
     shape = frame(source.shape)
-    seen = low.functions.call("seen", (), source, call)
-    low.functions.steps[seen] = replace(step, of=source)
+    seen = builder.functions.call("seen", (), source, call)
+    builder.functions.steps[seen] = replace(step, of=source)
     geometry = Geometry(shape[1:], (1, 1), (1, 1), (0, 0, 0, 0))
-    return _binary(low, call, seen, weight.reshape(len(weight), *shape), geometry)
+    return _binary(builder, call, seen, weight.reshape(len(weight), *shape), geometry)

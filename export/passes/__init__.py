@@ -13,11 +13,12 @@ import numpy as np
 
 from ovsw import format as bnn
 from ovsw.export import ir
+from ovsw.export.ops.fused import Lowered
 from ovsw.export.passes.calibrate import measured
 from ovsw.export.passes.fold import fold
 from ovsw.export.passes.fuse import fuse
 from ovsw.export.passes.legalize import legalize
-from ovsw.export.passes.lower import Lowered, lower
+from ovsw.export.passes.lower import lower
 from ovsw.export.passes.pack import pack
 from ovsw.export.passes.quantize import quantize
 from ovsw.export.passes.sink import sink

@@ -1,7 +1,7 @@
-"""Calibrate: how large the numbers of a network's maps are on images, measured by the engine itself.
+"""Calibrate: the largest numbers of a network's maps on images, measured with the engine.
 
-The graph is run in float with one op per node, so that sums before an activation are maps, too, and with every node
-that is asked for as an output.
+The graph runs in float with one op per node, so that sums before an activation are maps too, and every requested node
+is an output.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ def measured(graph: ir.Graph, images: np.ndarray, nodes: Sequence[ir.Node]) -> d
         engine = Engine(bnn.to_bytes(model), memory_limit=NO_LIMIT)
         ends = np.cumsum([np.prod(node.shape) for node in part])[:-1]
         for image in images:
-            found = engine.run(image)
-            flat = np.concatenate([np.ravel(values) for values in (found if isinstance(found, tuple) else (found,))])
+            outputs = engine.run(image)
+            flat = np.concatenate(
+                [np.ravel(values) for values in (outputs if isinstance(outputs, tuple) else (outputs,))]
+            )
             for node, values in zip(part, np.split(flat, ends)):
                 largest[node] = max(largest[node], float(np.abs(values).max()))
     return largest

@@ -1,46 +1,12 @@
-"""Fuse: each op that does real work takes in what follows it, in the order in which the engine's epilogue applies it.
+"""Fuse: each op takes in the nodes that follow it, in the order of the engine's epilogue.
 
-That is affine, addition of a residual, activation. What no op can take in becomes an op without a core.
+The order is: affine, addition of a residual, activation. A node that no op can take in becomes an op without a core.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ovsw.export import ir
-
-_WEIGHTED = (ir.Dot, ir.Conv, ir.Linear)
-_WITH_TENSOR = (*_WEIGHTED, ir.Gather, ir.Bilinear)  # whose ops have a weight, and so no table beside it
-_OF_TWO = (ir.Mul, ir.Concat)  # cores of two maps: such ops have no residual
-_BARE = (ir.Softmax, ir.ToFloat)  # whose ops have no epilogue
-_CORES = (*_WEIGHTED, *_OF_TWO, *_BARE, ir.MaxPool, ir.AvgPool, ir.ChannelPad, ir.Gather, ir.Bilinear)
-
-
-@dataclass(eq=False)
-class Fused:
-    """One op of the file: act(scale * core(source) + offset + residual). Sources are nodes of the folded graph.
-
-    `core` is None where there is nothing but the epilogue; one of two maps has its second one in `other`. `value` is
-    the node whose value this op computes, `sign` the one whose bits it stores beside it.
-    """
-
-    core: ir.Node | None
-    source: ir.Node
-    value: ir.Node
-    affine: ir.Affine | None = None
-    residual: ir.Node | None = None
-    act: ir.Act | None = None
-    wants_map: bool = False
-    sign: ir.Sign | None = None
-    other: ir.Node | None = None
-
-    @property
-    def name(self) -> str:
-        return (self.core or self.value).name
-
-    @property
-    def reads(self) -> list[ir.Node]:
-        return [node for node in (self.source, self.other, self.residual) if node is not None]
+from ovsw.export.ops.fused import Fused
 
 
 def fuse(graph: ir.Graph, apart: bool = False) -> list[Fused]:
@@ -52,7 +18,7 @@ def fuse(graph: ir.Graph, apart: bool = False) -> list[Fused]:
     for node in graph.nodes:
         if node in taken or isinstance(node, (ir.Input, ir.Sign)):
             continue
-        op = _core(node) if isinstance(node, _CORES) else _epilogue_alone(node)
+        op = _core(node) if node.op else _epilogue_alone(node)
         while True:
             taken.add(op.value)
             readers = users[op.value]
@@ -63,7 +29,7 @@ def fuse(graph: ir.Graph, apart: bool = False) -> list[Fused]:
     for node in graph.nodes:
         if isinstance(node, ir.Sign):  # an op stores the bits of one sign; others are ops of their own
             writer = by_value.get(node.inputs[0])
-            if writer is not None and writer.sign is None and not isinstance(writer.core, _BARE):
+            if writer is not None and writer.sign is None and _has_epilogue(writer):
                 writer.sign = node
             else:
                 ops.append(Fused(None, node.inputs[0], node, sign=node))
@@ -74,7 +40,11 @@ def fuse(graph: ir.Graph, apart: bool = False) -> list[Fused]:
 
 
 def _core(node: ir.Node) -> Fused:
-    return Fused(node, node.inputs[0], node, other=node.inputs[1] if isinstance(node, _OF_TWO) else None)
+    return Fused(node, node.inputs[0], node, other=node.inputs[1] if node.has_second_input else None)
+
+
+def _has_epilogue(op: Fused) -> bool:
+    return op.core is None or op.core.has_epilogue
 
 
 def _epilogue_alone(node: ir.Node) -> Fused:
@@ -93,13 +63,13 @@ def _epilogue_alone(node: ir.Node) -> Fused:
 
 def _absorb(op: Fused, node: ir.Node, users: ir.Users) -> bool:
     """Takes `node`, the only reader of the op's value, into the op's epilogue if the order allows."""
-    if op.act or isinstance(op.core, _BARE):
+    if op.act or not _has_epilogue(op):
         return False
     if isinstance(node, ir.Affine) and not op.affine and not op.residual:
         op.affine = node
     elif isinstance(node, ir.Add) and not op.residual and not op.other and _main(node, users) is op.value:
         op.residual = node.inputs[1] if node.inputs[0] is op.value else node.inputs[0]
-    elif isinstance(node, ir.Act) and not (node.kind == "sigmoid" and isinstance(op.core, _WITH_TENSOR)):
+    elif isinstance(node, ir.Act) and not (node.kind == "sigmoid" and op.core is not None and op.core.has_weight):
         op.act = node
     else:
         return False
@@ -117,7 +87,7 @@ def _main(add: ir.Node, users: ir.Users) -> ir.Node | None:
         if len(users[x]) != 1:
             return 0
         core = x.inputs[0] if isinstance(x, ir.Affine) and len(users[x.inputs[0]]) == 1 else x
-        return 2 if isinstance(core, ir.Dot) else int(isinstance(core, _CORES) and not isinstance(core, _OF_TWO))
+        return 2 if isinstance(core, ir.Dot) else int(bool(core.op) and not core.has_second_input)
 
     first, second = add.inputs
     if first.shape != second.shape:

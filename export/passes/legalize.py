@@ -1,8 +1,8 @@
-"""Legalize: the folded graph in the form that files of either numerics want, with the same results.
+"""Legalize: the folded graph in the form that a float or an integer file needs, with the same results.
 
-Max-pools read the sums of a convolution, before they are scaled: what follows the pool then joins its epilogue.
-Integers that are clamped need no calibration, so there the pool goes behind the clamp wherever that is the same.
-Integer pools, pads and additions do not scale, only convolutions read pixels, and results come from a `Linear` or a
+Max-pools read the sums of a convolution before they are scaled, so that the nodes after the pool join its epilogue.
+Clamped integers need no calibration, so integer files have the pool behind the clamp wherever the result is the same.
+There, pools, pads and additions do not scale, only convolutions read pixels, and results come from a `Linear` or a
 `ToFloat`.
 """
 
@@ -15,9 +15,7 @@ import numpy as np
 
 from ovsw.export import ir
 from ovsw.export.errors import NotIntegerError
-
-_SCALING = (ir.Dot, ir.Conv, ir.Linear, ir.AvgPool, ir.Mul)  # whose integer ops have a multiplier
-_IN_FLOAT = (ir.Linear, ir.ToFloat, ir.Softmax)  # what integer files compute in f32
+from ovsw.export.ops.affine import affine
 
 
 def legalize(graph: ir.Graph, numerics: str) -> ir.Graph:
@@ -56,7 +54,7 @@ def _pool_clamps(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.No
         return new
     x = new_pool.inputs[0]
     if scaled is not None and (scaled.scale >= 0).all():
-        x = ir.affine(scaled.name, x, scaled.scale, scaled.offset)
+        x = affine(scaled.name, x, scaled.scale, scaled.offset)
     elif scaled is not None or not isinstance(x, ir.Affine):
         return new
     return replace(new_pool, inputs=[replace(new, inputs=[x], shape=x.shape)])
@@ -65,7 +63,7 @@ def _pool_clamps(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.No
 def _pool_sums(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
     """max(a * n + b) = |a| * max(sign(a) * n) + b: pools the sums themselves, whose weights are negated where a < 0."""
     if isinstance(node, ir.Affine):
-        return ir.affine(node.name, inputs[0], node.scale, node.offset, ir.is_compared(node, users))
+        return affine(node.name, inputs[0], node.scale, node.offset, ir.is_compared(node, users))
     new, x = replace(node, inputs=inputs), next(iter(inputs), None)
     if not isinstance(x, ir.Affine) or not _is_pool_of_sums(node, users):
         return new
@@ -129,11 +127,11 @@ def _read_pixels() -> Callable[[ir.Node, list[ir.Node], ir.Users], ir.Node]:
 
 
 def _scale_by_average(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
-    """Scaling is an average over one pixel where the op before cannot scale."""
+    """An average over one pixel does the scaling where the op before cannot."""
     if isinstance(node, ir.Affine):
         source = node.inputs[0]
         wide = isinstance(source, ir.Mul) and node.offset.any()  # 32 bits do not hold the offset of a product
-        if not isinstance(source, _SCALING) or len(users[source]) != 1 or wide:
+        if not source.takes_affine or len(users[source]) != 1 or wide:
             inputs = [ir.AvgPool(node.name, inputs, node.shape, (1, 1), (1, 1), (0, 0))]
     return replace(node, inputs=inputs)
 
@@ -144,7 +142,7 @@ def _end_in_float(graph: ir.Graph) -> ir.Graph:
 
     def in_float(x: ir.Node) -> ir.Node:
         core = x.inputs[0] if isinstance(x, ir.Affine) else x
-        if isinstance(core, _IN_FLOAT):
+        if core.in_float:
             return x
         return floats.setdefault(x, ir.ToFloat(f"{x.name}.float", [x], x.shape))
 

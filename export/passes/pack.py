@@ -9,23 +9,7 @@ import numpy as np
 
 from ovsw import format as bnn
 from ovsw.export import ir
-from ovsw.export.passes.lower import Lowered
-
-_OPS = {
-    type(None): "eltwise",
-    ir.Dot: "bconv",
-    ir.Conv: "conv",
-    ir.Linear: "linear",
-    ir.MaxPool: "maxpool",
-    ir.AvgPool: "avgpool",
-    ir.ChannelPad: "channel_pad",
-    ir.Mul: "mul",
-    ir.Concat: "concat",
-    ir.Gather: "gather",
-    ir.Bilinear: "bilinear",
-    ir.Softmax: "softmax",
-    ir.ToFloat: "to_float",
-}
+from ovsw.export.ops.fused import Lowered
 
 
 def pack(
@@ -59,17 +43,10 @@ def pack(
 def _record(model: bnn.Model, op: Lowered, source: int) -> bnn.Op:
     """What the op is by itself, reading the value `source`, its tensors added to the model."""
     core = op.fused.core
-    kind = "log_softmax" if isinstance(core, ir.Softmax) and core.log else _OPS[type(core)]
-    record = bnn.Op(kind, op.fused.name, input=source, act=op.act, clamp=op.clamp)
-    if isinstance(core, ir.Window):
-        record.window, record.stride, record.pad = core.window, core.stride, core.pad
-    if isinstance(core, ir.ChannelPad):
-        record.channels = (core.before, core.after)
-    if isinstance(core, ir.Gather):
-        record.pad_value = op.pad_value
-    for field in ("dilation", "pad_value", "ceil", "exclude_pad"):
-        if hasattr(core, field):
-            setattr(record, field, getattr(core, field))
+    record = bnn.Op("eltwise" if core is None else core.op, op.fused.name, input=source, act=op.act, clamp=op.clamp)
+    record.pad_value = op.pad_value
+    if core is not None:
+        core.record(record)
     for name, (dtype, array) in op.constants.items():
         setattr(record, name, model.add_bits(array) if dtype == "bits" else model.add_tensor(array, dtype))
     return record

@@ -1,8 +1,8 @@
-"""Scales: how many steps of a map's integers make up 1, for every op before and after its activation.
+"""Scales: how many integer steps make up 1, for every op before and after its activation.
 
-Maps that are added, concatenated or handed on have the same steps, and so are tied together. The steps of such a group
-come from the largest number that any of its maps holds: a clamp says that of itself, what is not clamped is measured on
-calibration images. Integers have 16 bits, or 14 where a real convolution reads them, which leaves more to its weights.
+Maps that are added, concatenated or copied must have the same steps, so they form a group. The steps of a group come
+from the largest number in its maps: a clamp gives that number, and maps without a clamp are measured on calibration
+images. Integers have 16 bits, or 14 where a real convolution reads them, which leaves more bits for its weights.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ import numpy as np
 
 from ovsw.export import ir
 from ovsw.export.errors import NotIntegerError
-from ovsw.export.passes.fuse import Fused
+from ovsw.export.ops.fused import Fused
 
 TOP = 32767.5  # steps of a group's largest number: 16 bits, centred
 READ_TOP = 8191.5  # the same where a real convolution reads it
-HEADROOM = 1.25  # by which numbers may be larger than any that was measured
-COARSE = 1024.0  # results whose size is known, but no more, leave too few bits beyond this
-STATIC = 8.0  # a clamp up to here is taken at its word; a wider one is measured
+HEADROOM = 1.25  # numbers may be larger than the largest one that was measured by this factor
+COARSE = 1024.0  # results that may be larger than this have too few fraction bits without measuring
+STATIC = 8.0  # the bounds of a clamp up to this size are used; wider ones are measured
 SIGMOID = 16.0  # beyond this a sigmoid is 0 or 1
-
-HANDS_ON = (type(None), ir.MaxPool, ir.ChannelPad, ir.Gather, ir.Bilinear, ir.Concat)  # cores that do not scale
 
 Ranges = Callable[[Sequence[ir.Node]], Mapping[ir.Node, float]]  # the largest |x| of nodes, measured
 
@@ -61,7 +59,7 @@ class Scales:
         self._measure()
 
     def add(self, op: Fused, like: Fused) -> None:
-        """An op that is made of another one, with the steps that one has before its activation."""
+        """Adds an op that was split off another one and has the steps before that one's activation."""
         self._parents["before", op] = self._parents["after", op] = self._find(("before", like))
 
     def before(self, op: Fused) -> float:
@@ -81,7 +79,7 @@ class Scales:
         group = self._group("after", op)
         return group.read and group.free
 
-    # Who is tied to whom.
+    # Groups of maps with the same steps.
 
     def _find(self, cell: tuple[str, Fused]) -> tuple[str, Fused]:
         while cell in self._parents:
@@ -94,10 +92,10 @@ class Scales:
             self._parents[a] = b
 
     def _tie(self, op: Fused) -> None:
-        if op.act is None or op.act.kind in ("clamp", "prelu"):
+        if op.act_kind in ("", "clamp", "prelu"):
             self._union(("before", op), ("after", op))
         tied = [op.residual] if op.residual is not None else []
-        if isinstance(op.core, HANDS_ON):
+        if op.copies_input:
             tied += [op.source, *([op.other] if op.other is not None else [])]
         for node in tied:
             if node in self.by_value:
@@ -113,47 +111,43 @@ class Scales:
             for side in ("before", "after"):
                 group = self._group(side, op)
                 group.ops.add(op)
-                candidates[group] = candidates.get(group, True) and (_is_raw(op) or only_moves(op))
+                candidates[group] = candidates.get(group, True) and (_is_raw(op) or op.only_moves)
         return {
             group
             for group, whole in candidates.items()
             if whole and any(isinstance(op.core, ir.Dot) for op in group.ops)
         }
 
-    # What their largest numbers are.
+    # The largest numbers of groups.
 
     def _contribute(self, op: Fused) -> None:
         before, after = self._group("before", op), self._group("after", op)
         if isinstance(op.core, ir.Conv) and op.source in self.by_value:
             self._group("after", self.by_value[op.source]).read = True
-        kind = None if op.act is None else op.act.kind
-        if kind == "prelu":
+        if op.act_kind == "prelu":
             after.free = False
-        if kind == "clamp":
-            assert op.act is not None
-            bound = max(abs(op.act.lo), abs(op.act.hi))
-            if bound <= STATIC:
-                after.largest = max(after.largest, bound)
+        if op.act is not None and op.act_kind == "clamp":
+            if op.act.bound <= STATIC:
+                after.largest = max(after.largest, op.act.bound)
             else:
                 after.asked.setdefault(op.value, op)
-        elif kind == "step":
-            assert op.act is not None
-            after.largest = max(after.largest, abs(op.act.lo), abs(op.act.hi), 2.0**-16)
-            after.level = max(after.level, abs(op.act.lo), abs(op.act.hi))
-        elif kind == "sigmoid":
+        elif op.act is not None and op.act_kind == "step":
+            after.largest = max(after.largest, op.act.bound, 2.0**-16)
+            after.level = max(after.level, op.act.bound)
+        elif op.act_kind == "sigmoid":
             after.largest = max(after.largest, 1.0)
-            before.asked.setdefault(_summed(op), op)
+            before.asked.setdefault(op.summed, op)
         elif self._is_unbounded(op):
-            for node in (_summed(op), op.value):
+            for node in (op.summed, op.value):
                 after.asked.setdefault(node, op)
 
     def _is_unbounded(self, op: Fused) -> bool:
         """Whether the size of what is stored matters and nothing says what it is."""
-        if self._group("before", op) in self.raw or isinstance(op.core, (ir.Linear, ir.Softmax, ir.ToFloat)):
+        if self._group("before", op) in self.raw or (op.core is not None and op.core.in_float):
             return False
         if not op.wants_map and op.act is None and (op.sign is None or op.sign.threshold is None):
             return False  # signs do not depend on the scale
-        if only_moves(op) or self.is_wide(op) or self.for_linear(op):
+        if op.only_moves or self.is_wide(op) or self.for_linear(op):
             return False
         return not (isinstance(op.core, ir.AvgPool) and op.act is None and op.residual is None and self._is_mean(op))
 
@@ -168,12 +162,10 @@ class Scales:
     def bound(self, node: ir.Node) -> float | None:
         """The largest |x| of a map by a clamp before it, if there is one."""
         op = self.by_value.get(node)
-        while op is not None and only_moves(op) and op.other is None and not isinstance(op.core, ir.Gather):
+        while op is not None and op.only_moves and op.other is None and not isinstance(op.core, ir.Gather):
             op = self.by_value.get(op.source)
-        if op is None or op.act is None or op.act.kind != "clamp":
-            return None
-        bound = max(abs(op.act.lo), abs(op.act.hi))
-        return bound if np.isfinite(bound) else None
+        clamp = op.act if op is not None and op.act_kind == "clamp" else None
+        return clamp.bound if clamp is not None and np.isfinite(clamp.bound) else None
 
     def is_wide(self, op: Fused) -> bool:
         """Whether a convolution's sums can be stored in 32 bits: they are only added to others."""
@@ -194,12 +186,12 @@ class Scales:
     def _largest(self, op: Fused) -> float:
         """The largest number that an op can give by what is known of its input; infinity if nothing is."""
         if isinstance(op.core, ir.Dot):
-            return scaled(op, op.core.positive[0].size)
+            return op.scaled(op.core.positive[0].size)
         source = self.by_value.get(op.source)
         if source is not None and self._group("after", source) in self.raw:
-            return scaled(op, max(o.core.positive[0].size for o in self._group("after", source).ops if _is_raw(o)))  # type: ignore[union-attr]
+            return op.scaled(max(o.core.positive[0].size for o in self._group("after", source).ops if _is_raw(o)))  # type: ignore[union-attr]
         bound = self.bound(op.source)
-        return np.inf if bound is None else scaled(op, bound)
+        return np.inf if bound is None else op.scaled(bound)
 
     def _measure(self) -> None:
         asked = {node: op for group in self._groups.values() for node, op in group.asked.items()}
@@ -210,14 +202,13 @@ class Scales:
             raise NotIntegerError(
                 f"{op.name}: its result is not clamped, integers need calibration images for its scale"
             )
-        found = self.ranges(list(asked))
+        measured = self.ranges(list(asked))
         for group in self._groups.values():
             for node, op in group.asked.items():
-                largest = found[node] * HEADROOM
-                kind = None if op.act is None else op.act.kind
-                if kind == "clamp" and node is op.value:
-                    largest = min(largest, max(abs(op.act.lo), abs(op.act.hi)))  # type: ignore[union-attr]
-                if kind == "sigmoid":
+                largest = measured[node] * HEADROOM
+                if op.act is not None and op.act_kind == "clamp" and node is op.value:
+                    largest = min(largest, op.act.bound)
+                if op.act_kind == "sigmoid":
                     largest = min(largest, SIGMOID)
                 group.largest = max(group.largest, largest, 2.0**-16)
 
@@ -231,18 +222,6 @@ class Scales:
         return np.floor(steps * group.level) / group.level if steps * group.level >= 1 else steps
 
 
-def scaled(op: Fused, largest: float) -> float:
-    """The largest result of scaling sums of at most so much."""
-    if op.affine is None:
-        return largest
-    return float((np.abs(op.affine.scale) * largest + np.abs(op.affine.offset)).max())
-
-
-def _summed(op: Fused) -> ir.Node:
-    """The node whose value the activation reads."""
-    return op.value if op.act is None else op.act.inputs[0]
-
-
 def _is_raw(op: Fused) -> bool:
     core = op.core
     return (
@@ -252,10 +231,5 @@ def _is_raw(op: Fused) -> bool:
         and op.act is None
         and core.window_scale is None
         and core.pad_value == round(core.pad_value)
-        and core.positive[0].size * max(1, abs(core.pad_value)) <= 32767
+        and core.largest <= 32767
     )
-
-
-def only_moves(op: Fused) -> bool:
-    """Whether what is stored are numbers of the op's input."""
-    return isinstance(op.core, HANDS_ON) and op.act is None and op.residual is None

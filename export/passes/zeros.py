@@ -1,9 +1,9 @@
-"""Zeros: which integer maps have to hold 0 exactly, and in which of their channels 0 counts as negative.
+"""Zeros: which integer maps must hold 0 exactly, and in which of their channels 0 counts as negative.
 
-An op that drops fractions leaves numbers centred at 1/2: the sign of each is exact, but none of them is 0 itself. That
-is right for sums of real numbers, which are hardly ever 0. Other numbers often are: those behind a ReLU, padding,
-differences that are tested for equality, dot products without an offset. Such maps are rounded instead (`exact`), or,
-where only signs `> 0` are taken of them, what is exactly 0 ends up just below (`strict`).
+An op that drops fractions gives numbers centred at 1/2: their signs are exact, but none of them is 0. That is right for
+sums of real numbers, which are hardly ever 0. Other numbers often are 0: results of a ReLU, padding, differences that
+are tested for equality, dot products without an offset. Such maps are rounded instead (`exact`). Where only signs `> 0`
+are taken of them, an exact 0 is stored just below 0 (`strict`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import numpy as np
 
 from ovsw.export import ir
 from ovsw.export.errors import NotIntegerError
-from ovsw.export.passes.fuse import Fused
-from ovsw.export.passes.scales import HANDS_ON, only_moves
+from ovsw.export.ops.fused import Fused
 
 
 def ends_at_zero(op: Fused) -> bool:
     """Whether it clamps at 0, as a ReLU does."""
-    return op.act is not None and op.act.kind == "clamp" and 0.0 in (op.act.lo, op.act.hi)
+    return op.act is not None and op.act_kind == "clamp" and 0.0 in (op.act.lo, op.act.hi)
 
 
 class Zeros:
@@ -46,17 +45,15 @@ class Zeros:
         return self._signs[op][0]
 
     def add(self, op: Fused, like: Fused) -> None:
-        """An op that is made of another one before its activation."""
+        """Adds an op that was split off another one, before its activation."""
         self._exact[op.value], self._signs[op] = False, self._signs[like]
 
     def _is_exact(self, op: Fused) -> bool:
-        if op.act is not None and op.act.kind in ("prelu", "sigmoid"):
+        if op.act is not None and op.act_kind in ("prelu", "sigmoid"):
             if self._steps[op] > 1:  # x == 0 is x >= 0 without x > 0
                 raise NotIntegerError(f"{op.act.name}: is compared by == or !=, and integers do not hold its 0 exactly")
             return False
-        if ends_at_zero(op) or self._tested[op]:
-            return True
-        if op.act is not None and op.act.kind == "step":
+        if ends_at_zero(op) or self._tested[op] or op.act_kind == "step":
             return True
         if op.affine is not None and op.affine.offset.any():
             return False
@@ -66,8 +63,8 @@ class Zeros:
 
     def _count_steps(self, op: Fused) -> int:
         readers = self.readers[op.value]
-        moved = sum(self._steps[reader] for reader in readers if only_moves(reader))
-        return moved + sum(reader.act is not None and reader.act.kind == "step" for reader in readers)
+        moved = sum(self._steps[reader] for reader in readers if reader.only_moves)
+        return moved + sum(reader.act_kind == "step" for reader in readers)
 
     def _is_tested(self, op: Fused) -> bool:
         """Whether 0 is compared with, padded with, or has two different signs."""
@@ -75,9 +72,9 @@ class Zeros:
         if (strict & other).any() or self._steps[op]:
             return True
         for reader in self.readers[op.value]:
-            if reader.source is op.value and _pads_with_zeros(reader.core):
+            if reader.source is op.value and reader.core is not None and reader.core.pads_with_zeros():
                 return True
-            if only_moves(reader) and self._tested[reader]:
+            if reader.only_moves and self._tested[reader]:
                 return True
         return False
 
@@ -88,29 +85,15 @@ class Zeros:
             threshold, above = op.sign.levels()
             strict, other = (threshold == 0) & above, (threshold == 0) & ~above
         for reader in self.readers[op.value]:
-            if not isinstance(reader.core, HANDS_ON) and reader.residual is not op.value:
+            if not reader.copies_input and reader.residual is not op.value:
                 continue
-            found = (_before(reader, op, channels) for channels in self._signs[reader])
-            strict, other = (mine | theirs for mine, theirs in zip((strict, other), found))
+            taken = [_channels_read(reader, op, channels) for channels in self._signs[reader]]
+            strict, other = strict | taken[0], other | taken[1]
         return strict, other
 
 
-def _pads_with_zeros(core: ir.Node | None) -> bool:
-    """Whether a core reads zeros beside what is stored: these have no centre that an offset could make up for."""
-    if isinstance(core, ir.Gather):
-        return core.value == 0 and bool((core.rows < 0).any() or (core.columns < 0).any())
-    return isinstance(core, (ir.Conv, ir.AvgPool)) and any(core.pad) and not getattr(core, "exclude_pad", False)
-
-
-def _before(reader: Fused, op: Fused, channels: np.ndarray) -> np.ndarray:
+def _channels_read(reader: Fused, op: Fused, channels: np.ndarray) -> np.ndarray:
     """Channels of an op whose results are in these of one that reads it."""
-    core, count = reader.core, op.value.shape[0]
-    if reader.residual is op.value:
+    if reader.core is None or reader.residual is op.value:
         return channels
-    if isinstance(core, ir.ChannelPad):
-        return channels[core.before : core.before + count]
-    if isinstance(core, ir.Gather):
-        return np.isin(np.arange(count), core.channels[channels & (core.channels >= 0)])
-    if isinstance(core, ir.Concat):
-        return channels[:count] if reader.source is op.value else channels[-count:]
-    return channels
+    return reader.core.channels_read(channels, op.value.shape[0], first=reader.source is op.value)

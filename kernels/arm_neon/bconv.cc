@@ -6,9 +6,9 @@
 // holds 4 bytes of counts per channel, each at most 32, and UADALP adds them to 16-bit sums, two per channel: 12
 // instructions for 4 x 128 products, no byte lane ever near 255, and no reduction left but one ADDP at the end.
 //
-// What is left of a patch after the last whole vector is 0, 2, 4 or 8 bytes (the tail; zeros fill up to that). It would
-// leave most of a vector empty, so 8, 4 or 2 channels share one: the patch's tail is repeated over the vector, and
-// counts come out in the order in which the sums want them.
+// After the last whole vector a patch has 0, 2, 4 or 8 bytes left (the tail, padded with zeros to one of these sizes).
+// It would leave most of a vector empty, so 8, 4 or 2 channels share one: the patch's tail is repeated over the vector,
+// and the counts come out in the order that the sums need.
 //     2 bytes (ResNet20, 16 channels: 18 bytes)  c0 .. c7          add to the final 8 sums
 //     4 bytes (32 channels: 36 bytes)            c0 .. c3          add like t
 //     8 bytes (64 channels: 72 bytes)            c0 c1 and c2 c3   one ADDP, add like t
@@ -18,7 +18,7 @@
 //
 // A window scale adds a product of two vectors, ones of each patch and scales of the channels, to the tile's bases.
 //
-// 16 sums, 8 pixels, 4 weights and 4 temporaries are all of the 32 registers, hence the assembly.
+// 16 sums, 8 pixels, 4 weights and 4 temporaries use all 32 registers, hence the assembly.
 
 #include "kernels/arm_neon/assembly.h"
 #include "kernels/arm_neon/epilogue.h"
@@ -219,7 +219,7 @@ GatherFn gather_fn(const Shape& s, const Layout& l) {
   return gather_any;
 }
 
-// Twice the ones of the patches of a tile of `pixels`. Always kTile of them: after the last one comes something else.
+// Twice the number of ones in the patches of a tile of `pixels`. Always kTile numbers; those past the last are garbage.
 void count_ones(const Layout& l, const std::uint8_t* patches, int pixels, std::int32_t* twice) {
   alignas(16) std::uint8_t once[kVector] = {};  // of a tail that is repeated
   std::memset(once, 0xff, std::size_t(l.tail));
@@ -378,7 +378,7 @@ TileFn tile_fn(int pixels) {
   return kFns[pixels - 1];
 }
 
-// More products than 16-bit sums hold: one pixel and channel after the other.
+// For more products than 16-bit sums can hold: one pixel and channel after the other.
 void tile_wide(const Tile& t, int pixels) {
   const KernelArgs& a = *t.args;
   const auto* scale = a.constant<std::int16_t>(kScale);

@@ -1,9 +1,9 @@
-// What the hand-written ARM kernels share: the tile, loops that the compiler unrolls before it assigns registers,
-// memory accesses that step a pointer, and padded rows of the input.
+// Shared by the ARM kernels: the tile, loops that the compiler unrolls before it assigns registers, memory accesses
+// that advance a pointer, and padded rows of the input.
 //
 // All of them compute tiles of up to kTile output pixels by kPanel output channels. The input under one tile is first
 // gathered into patches, interleaved by pixel, [16 bytes of the patch][pixel]; this costs about 1 % of the products and
-// makes the inner loop one run through memory, whatever kernel, stride and padding are.
+// makes the inner loop one pass through memory, whatever the window, stride and padding.
 #pragma once
 
 #include <arm_neon.h>
@@ -31,7 +31,7 @@ struct Unroll<0> {
   static OVSW_INLINE void run(Fn) {}
 };
 
-// Loads and stores that step their pointer by a register or a constant, which compilers do not form by themselves.
+// Loads and stores that advance their pointer by a register or a constant; compilers do not generate them.
 OVSW_INLINE void load_step(int32x4_t& a, int32x4_t& b, const std::int32_t*& p) {
   __asm__ volatile("ldp %q0, %q1, [%2], #32" : "=w"(a), "=w"(b), "+r"(p) : : "memory");
 }
@@ -181,8 +181,8 @@ class Walk {
   const std::int32_t* base_;
 };
 
-// Pixels [begin, end) in tiles of nearly equal size, at most kTile: a last tile of one pixel would cost half of a full
-// one. fn(first pixel, pixels).
+// fn(first pixel, pixels) for [begin, end) in tiles of nearly equal size, at most kTile: a last tile of one pixel would
+// cost half as much as a full one.
 template <typename Fn>
 OVSW_INLINE void for_tiles(std::int64_t begin, std::int64_t end, Fn fn) {
   std::int64_t tiles = (end - begin + kTile - 1) / kTile;

@@ -1,4 +1,4 @@
-// The convolution over the 16-bit stream; conv.h has how it is done.
+// The convolution over the 16-bit stream, as conv.h describes it.
 
 #include "kernels/arm_neon/conv.h"
 

@@ -1,5 +1,5 @@
-// How patches are gathered and multiplied, 8 pixels x 8 output channels at a time: 16 sums of 4 channels each in
-// registers, the pixels' values as the indexed operand, so that no sum has to be added across.
+// Gathers and multiplies patches, 8 pixels x 8 output channels at a time: 16 sums of 4 channels each in registers, with
+// the pixels' values as the indexed operand, so that no sum has to be added across lanes.
 //
 // Of 16 bits: SMLAL by lane, 4 products per instruction.
 //     packed[panel][value of the patch][channel]
@@ -90,8 +90,8 @@ inline void gather_direct(const Run& r) {
   }
 }
 
-// Rows of kVectors vectors, of which the last overlaps the one before. What less than one vector writes past its end is
-// overwritten by the next row, and at last by zeros.
+// Rows of kVectors vectors, of which the last overlaps the one before. A row shorter than a vector writes past its end;
+// the next row, and finally zeros, overwrite that.
 template <int kVectors>
 void gather_rows(const Run& r) {
   const std::size_t last = kVectors == 1 ? 0 : r.l.row_bytes - kVector;

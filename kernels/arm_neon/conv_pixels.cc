@@ -1,7 +1,7 @@
-// The convolution over pixels without dot products, in 16 bits; conv.h has how it is done. Where all weights have 8
-// bits and it pays, four outputs of a row are made together, in half the products (kernels/portable/toom_cook.h): at
-// each of the points kTile quads are multiplied as pixels are otherwise, and their sums led back. A header before the
-// weights says which it is.
+// The convolution over pixels without dot products, in 16 bits, as conv.h describes it. Where all weights have 8 bits
+// and it is faster, four outputs of a row are computed together with half the products (kernels/portable/toom_cook.h):
+// at each of the points kTile quads are multiplied as pixels are otherwise, and their sums transformed back. A header
+// before the weights says which of the two it is.
 //     packed[panel][point][value of the patch][channel]
 
 #include "kernels/arm_neon/conv.h"
@@ -10,8 +10,8 @@
 namespace ovsw::OVSW_ISA::neon {
 namespace {
 
-using plain::kPoints;
-using plain::kQuad;
+using portable::kPoints;
+using portable::kQuad;
 
 struct Widen {
   static constexpr bool kConverts = true;
@@ -36,7 +36,7 @@ struct Pixels {
 constexpr std::size_t kHeader = 64;
 
 // A patch at one point: a multiple of 4 values, and a whole vector or more, as quads pay only from 8 on.
-std::size_t quad_padded(const Shape& s) { return std::size_t(round_up(plain::quad_values(s), 4)); }
+std::size_t quad_padded(const Shape& s) { return std::size_t(round_up(portable::quad_values(s), 4)); }
 
 std::size_t packed_quads_bytes(const Shape& s) {
   return std::size_t(ceil_div(s.out_c, kPanel)) * kPoints * quad_padded(s) * kPanel * sizeof(std::int16_t);
@@ -49,7 +49,8 @@ void pack_quads(const Shape& s, const void* weights, std::uint8_t* packed) {
   std::memset(packed, 0, packed_quads_bytes(s));
   for (int c = 0; c < s.out_c; ++c, from += s.window_h * s.window_w * s.in_c) {
     std::int16_t* panel = out + std::size_t(c / kPanel) * kPoints * point + c % kPanel;
-    plain::quad_weights(s, from, [&](int i, int k, std::int16_t w) { panel[std::size_t(i) * point + k * kPanel] = w; });
+    portable::quad_weights(s, from,
+                           [&](int i, int k, std::int16_t w) { panel[std::size_t(i) * point + k * kPanel] = w; });
   }
 }
 
@@ -65,13 +66,13 @@ QuadScratch quad_scratch(const Shape& s) {
   QuadScratch o{};
   o.l.bytes = quad_padded(s) * sizeof(std::int16_t);
   o.l.vectors = (o.l.bytes + kVector - 1) / kVector;
-  o.l.joined = o.l.vectors * kVector + sizeof(plain::Column);  // gathering writes up to a column more
+  o.l.joined = o.l.vectors * kVector + sizeof(portable::Column);  // gathering writes up to a column more
   o.patches_step = o.l.vectors * kTile * kVector;
   o.joined_step = o.l.joined * kTile;
   o.joined = kPoints * o.patches_step;
   o.sums = o.joined + kPoints * o.joined_step;
   o.rows = o.sums + std::size_t(ceil_div(s.out_c, kPanel)) * kRowOfSums * sizeof(std::int32_t);
-  o.bytes = o.rows + plain::QuadRows::bytes(s);
+  o.bytes = o.rows + portable::QuadRows::bytes(s);
   return o;
 }
 
@@ -94,8 +95,8 @@ void dot_quads(const QuadScratch& o, const std::uint8_t* patches, const std::uin
       a[i] = vld1q_u32(from + i * Q * kPanel);
       b[i] = vld1q_u32(from + i * Q * kPanel + 4);
     });
-    plain::quad_outputs(a, y);
-    plain::quad_outputs(b, z);
+    portable::quad_outputs(a, y);
+    portable::quad_outputs(b, z);
     std::int32_t* out = to + starts[q] * kPanel;
     Unroll<kQuad>::run([&](int i) OVSW_INLINE_LAMBDA {
       store_pair(out + i * kPanel, vreinterpretq_s32_u32(y[i]), vreinterpretq_s32_u32(z[i]));
@@ -103,7 +104,7 @@ void dot_quads(const QuadScratch& o, const std::uint8_t* patches, const std::uin
   }
 }
 
-// All panels of P pixels, from sums that are there: t.start has those of the first.
+// All panels of P pixels, from sums that are already computed: t.start has those of the first.
 template <int P>
 void tile_sums(const Tile& t) {
   const std::int32_t* from = t.start;
@@ -125,7 +126,7 @@ void conv_quads(const KernelArgs& args, const std::uint8_t* weights, std::int64_
   auto* const sums = reinterpret_cast<std::int32_t*>(patches + o.sums) + kQuad * kPanel;
   const int panels = int(ceil_div(args.last_channel - args.first_channel, kPanel));
   weights += std::size_t(args.first_channel) * kPoints * quad_padded(s) * sizeof(std::int16_t);
-  plain::QuadStrips<kTile> strip(args, begin, end, patches + o.rows);
+  portable::QuadStrips<kTile> strip(args, begin, end, patches + o.rows);
   Tile t{};
   init_tile(t, args);
   while (strip.next(joined, o.l.joined, o.joined_step)) {
@@ -155,14 +156,14 @@ void conv_quads(const KernelArgs& args, const std::uint8_t* weights, std::int64_
 }  // namespace
 
 std::size_t ConvPixels::packed_bytes(const Shape& s) {
-  const std::size_t words = packed16_bytes(s), quads = plain::quads_pay(s) ? packed_quads_bytes(s) : 0;
+  const std::size_t words = packed16_bytes(s), quads = portable::quads_pay(s) ? packed_quads_bytes(s) : 0;
   return kHeader + (words < quads ? quads : words);
 }
 
 void ConvPixels::pack(const Shape& s, const void* weights, void* packed) {
   auto* to = static_cast<std::uint8_t*>(packed);
   std::memset(to, 0, kHeader);
-  to[0] = plain::quads_pay(s) && plain::eight_bits(s, weights);
+  to[0] = portable::quads_pay(s) && portable::eight_bits(s, weights);
   if (to[0]) {
     pack_quads(s, weights, to + kHeader);
   } else {
@@ -171,7 +172,7 @@ void ConvPixels::pack(const Shape& s, const void* weights, void* packed) {
 }
 
 std::size_t ConvPixels::scratch_bytes(const Shape& s) {
-  const std::size_t words = scratch_layout<Pixels>(s).bytes, quads = plain::quads_pay(s) ? quad_scratch(s).bytes : 0;
+  const std::size_t words = scratch_layout<Pixels>(s).bytes, quads = portable::quads_pay(s) ? quad_scratch(s).bytes : 0;
   return words < quads ? quads : words;
 }
 

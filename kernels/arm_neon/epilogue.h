@@ -1,9 +1,8 @@
-// The second half of every op for one tile, composed of parts: shift, residual, clamp or step, slopes, store, binarize.
-// Kernels give it their sums and know nothing of what becomes of them. What many networks do without, step, slopes and
-// thresholds, costs them one branch together.
+// The second half of every op for one tile, in steps: shift, residual, clamp or step, slopes, store, binarize. Kernels
+// only pass their sums. Step, slopes and thresholds, which many networks do not have, cost those one branch together.
 //
-// q + residual is formed in 32 bits and only then saturated to 16: q alone may leave 16 bits where the sum does not. lo
-// and hi are 16-bit numbers, so saturating before the clamp loses nothing.
+// q + residual is computed in 32 bits and only then saturated to 16: q alone may overflow 16 bits although the sum does
+// not. lo and hi are 16-bit numbers, so saturating before the clamp loses nothing.
 #pragma once
 
 #include "kernels/arm_neon/common.h"
@@ -11,7 +10,7 @@
 
 namespace ovsw::OVSW_ISA::neon {
 
-// One tile on its way through the panels, and what all tiles of a call share.
+// The state of one tile as it goes through the panels, and what all tiles of a call share.
 struct Tile {
   alignas(16) std::int16_t least[8], most[8];  // lo and hi; of a step all that 16 bits hold
   alignas(16) std::uint8_t bit[16];            // of each channel of a panel, twice
@@ -69,10 +68,10 @@ OVSW_INLINE void move_tile(Tile& t, std::int64_t pixel) {
   t.bits = moved(t.first_bits, pixel * t.bit_bytes);
 }
 
-// q of channels [c, c + n) of some pixels, in rows of kPanel: the last panel, if it is not full. Not worth vectors.
+// q of channels [c, c + n) of some pixels, in rows of kPanel: for the last panel if it is not full, without vectors.
 inline OVSW_ONE_COPY void finish_partial(const KernelArgs& a, std::int64_t pixel, int pixels, int c,
                                          const std::int32_t* q) {
-  const plain::Epilogue<Numerics::kInteger> epilogue(a);
+  const portable::Epilogue<Numerics::kInteger> epilogue(a);
   const int channels = a.shape.out_c, n = channels - c < kPanel ? channels - c : kPanel;
   for (int p = 0; p < pixels; ++p, ++pixel, q += kPanel) {
     const std::uint64_t signs = epilogue.block(q, pixel * channels + c, c, n);
@@ -105,8 +104,8 @@ struct Finish {
         more(t.more),
         left(t.args->last_channel - t.args->first_channel) {}
 
-  // Sums of pixel p, base included, come from sum(p, channels 0-3, channels 4-7), one pixel after the other, so that
-  // they need not be there all at once. Shifts are negated. Returns whether there are more panels.
+  // sum(p, channels 0-3, channels 4-7) gives the sums of pixel p, base included, one pixel after the other, so that
+  // they need not exist all at once. Shifts are negated. Returns whether there are more panels.
   template <typename Sum>
   OVSW_INLINE bool panel(int32x4_t shift0, int32x4_t shift1, Sum sum) {
     left -= kPanel;

@@ -1,1 +1,1 @@
-ovsw_isa(arm_neon ARCH aarch64 PLAIN portable)
+ovsw_isa(arm_neon ARCH aarch64 PORTABLE portable)

@@ -1,8 +1,7 @@
 // The integer classifier for ARM: 8 classes at a time, exact sums in 64 bits.
 //
-// Products of 16 bits go into 32-bit sums of two (SMULL, SMLAL2), and pairs of these into 64-bit sums (SADALP). Two
-// products leave 32 bits only if all four factors are -32768, so with such a weight anywhere each product goes on
-// alone.
+// Products of 16 bits are added in twos to 32-bit sums (SMULL, SMLAL2), and pairs of these to 64-bit sums (SADALP). Two
+// products overflow 32 bits only if all four factors are -32768, so if any weight is -32768, products are not paired.
 //     packed[8 classes][16 features][class][feature], after a header that says which
 // The sums end with SRSHL, whose rounding is that of docs/numerics.md.
 

@@ -1,11 +1,11 @@
 // The convolution over the 16-bit stream with dot products. Where all weights have 8 bits, a value of the stream is two
 // signed bytes, x = 256 * h + l + 128, so that
 //     sum of w * x = 256 * sum of w * h + sum of w * l + 128 * sum of w
-// modulo 2^32: two passes of SDOT over the same weights, 8 products per instruction instead of 4. The last sum is that
-// of a channel, and part of its base. Only where nothing is padded: every pixel has the same base then.
+// modulo 2^32: two passes of SDOT over the same weights, 8 products per instruction instead of 4. The last sum depends
+// on the channel only and is part of its base. This is done only without padding, where every pixel has the same base.
 //     packed[panel][4 values of the patch][channel][4 bytes], after a header that says so and the channels' part of the
 //     base; else as in arm_neon/conv.h, after the header
-// Patches are gathered as there, then taken apart: [plane][16 values][pixel]
+// Patches are gathered as there, then split into planes: [plane][16 values][pixel]
 
 #include "kernels/arm_neon_dot/dots.h"
 #include "kernels/arm_neon_dot/kernels.h"

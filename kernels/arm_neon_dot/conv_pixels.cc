@@ -1,5 +1,5 @@
-// The convolution over pixels with dot products: UDOT by lane, 16 products of bytes per instruction; conv.h has the
-// rest. A weight w is two unsigned bytes, w + 32768 = 256 * h + l, so with n the sum of a patch's pixels
+// The convolution over pixels with dot products: UDOT by lane, 16 products of bytes per instruction; the rest is as in
+// conv.h. A weight w is two unsigned bytes, w + 32768 = 256 * h + l, so with n the sum of a patch's pixels
 //     sum of w * v = 256 * (sum of h * v - 128 * n) + sum of l * v
 // modulo 2^32; the first pass over the patch starts from -128 * n and the second from 256 times its result. 8-bit
 // weights are multiples of 256, all their l are 0: one pass is enough. Zeros outside the image add nothing to either
@@ -59,7 +59,7 @@ std::size_t groups_of(const Shape& s) {
   return round_up(std::size_t(s.window_h) * s.window_w * s.in_c, kGroup) / kGroup;
 }
 
-// Twice as much as is used, if one pass is enough.
+// For two passes; if one is enough, half of it is unused.
 std::size_t packed_dot_bytes(const Shape& s) {
   return kHeader + 2 * std::size_t(ceil_div(s.out_c, kPanel)) * groups_of(s) * kGroup * kPanel;
 }
@@ -69,7 +69,7 @@ void pack_dot(const Shape& s, const void* from, void* packed) {
   const std::size_t values = std::size_t(s.window_h) * s.window_w * s.in_c, groups = groups_of(s);
   auto* out = static_cast<std::uint8_t*>(packed);
   std::memset(out, 0, packed_dot_bytes(s));
-  const std::size_t passes = plain::eight_bits(s, from) ? 1 : 2;
+  const std::size_t passes = portable::eight_bits(s, from) ? 1 : 2;
   out[0] = std::uint8_t(passes);
   out += kHeader;
   for (int c = 0; c < s.out_c; ++c) {

@@ -1,4 +1,4 @@
-// What this folder writes itself.
+// The kernels of this folder.
 #pragma once
 
 #include "kernels/portable/config.h"

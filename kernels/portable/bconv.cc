@@ -1,4 +1,4 @@
-// The binary convolutions in plain C++: patches are gathered as words, dots are xor + popcount.
+// The binary convolutions: patches are gathered as words, dots are xor + popcount.
 //
 // A patch is the input bits under one output pixel, laid out like the weights of one output channel: tap after tap,
 // channels within a tap. Where C divides 64, 64 / C taps share a word (ResNet20's 16 channels: 9 taps in 3 words);
@@ -6,22 +6,22 @@
 //
 // Weights are packed in panels of kLanes output channels, the same word of all of them side by side:
 //     packed[panel][word][lane]
-// so that the inner loop reads one patch word and kLanes consecutive weight words. It is 64-bit popcount on a plain
-// CPU, and turns into one vector xor, popcount and add where the instruction set has them.
+// so that the inner loop reads one patch word and kLanes consecutive weight words. It is 64-bit popcount on most CPUs,
+// and becomes one vector xor, popcount and add where the instruction set has them.
 //
-// Groups are convolutions of their own, one after the other, on patches of their channels. Where a group is one channel
-// (depthwise), a bit of 64 channels at once is counted by adders of bits: plane b of a counter holds bit b of all their
-// counts, and adding a bit to each count is a ripple of and and xor through the planes.
+// Groups are computed as separate convolutions on patches of their channels. Where a group is one channel (depthwise),
+// 64 channels are counted together: plane b of a counter holds bit b of the counts of all 64, and adding one bit to
+// each count is a ripple of AND and XOR through the planes.
 
 #include "kernels/portable/epilogue.h"
 #include "kernels/portable/kernels.h"
 #include "kernels/portable/window.h"
 
-namespace ovsw::OVSW_ISA::plain {
+namespace ovsw::OVSW_ISA::portable {
 namespace {
 
 constexpr int kLanes = 8;
-constexpr int kPixels = 4;  // patches gathered together, so that a panel is read from L1 for all but the first
+constexpr int kPixels = 4;  // patches gathered together: for all but the first, a panel is read from the L1 cache
 
 struct Layout {
   int taps;           // window_h * window_w
@@ -138,8 +138,8 @@ struct Room {
   std::int32_t* counts(int p) const { return ones + std::int64_t(p) * channels; }
 };
 
-// From the sums of a pixel to its outputs. Sums of integers wrap around: with border terms, base and product may each
-// leave 32 bits while their difference does not.
+// From the sums of a pixel to its outputs. Integer sums wrap around: with border terms, base and product may each
+// overflow 32 bits although their difference does not.
 template <Numerics N>
 class Finish {
  public:
@@ -285,8 +285,6 @@ void run_groups(const KernelArgs& args, std::int64_t begin, std::int64_t end, vo
   }
 }
 
-bool is_depthwise(const Shape& s) { return s.group_in() == 1 && s.group_out() == 1; }
-
 // Byte i of entry b is bit i of b.
 struct Spread {
   std::uint64_t bytes[256];
@@ -343,11 +341,7 @@ void run_depthwise(const KernelArgs& args, std::int64_t begin, std::int64_t end,
   for (std::int64_t pixel = begin; pixel < end; ++pixel) {
     const int oy = int(pixel / s.out_w), ox = int(pixel % s.out_w);
     std::uint64_t* patch = room.patch(0);
-    if (dilated(s)) {
-      gather_dilated(s, in, words, oy, ox, patch);
-    } else {
-      gather(s, in, words, oy, ox, patch);
-    }
+    gather_any(s, in, words, oy, ox, patch);
     for (int c = first; c < last; ++c) room.acc[c] = room.ones[c] = 0;
     for (int c = first; c < last; c += kWordBits) {
       const int w = c / kWordBits, n = last - c < kWordBits ? last - c : kWordBits;
@@ -446,4 +440,4 @@ template struct Bconv<Numerics::kInteger>;
 template struct BconvAny<Numerics::kFloat>;
 template struct BconvAny<Numerics::kInteger>;
 
-}  // namespace ovsw::OVSW_ISA::plain
+}  // namespace ovsw::OVSW_ISA::portable

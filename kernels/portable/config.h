@@ -1,8 +1,8 @@
-// What every kernel file begins with. The portable kernels are one set of plain C++ files, compiled once per kernel
-// table (see CMakeLists.txt) with the flags of its instruction set, for whatever that one's folder does not write
-// itself. Each copy lives in a namespace of its own, OVSW_ISA, the table's name, so that no inline function of one can
-// replace another's at link time. For the same reason no kernel uses the C++ library beyond memcpy and memset.
-// Floating-point contraction is off: every copy gives the same bytes.
+// Included by every kernel file. The portable kernels are one set of C++ files without intrinsics, compiled once per
+// kernel table (see CMakeLists.txt) with the flags of its instruction set; a table uses them for all kernels that its
+// folder does not have. Each copy is in a namespace of its own, named after the table (OVSW_ISA), so that the linker
+// cannot replace an inline function of one table by another's. For the same reason kernels use nothing of the C++
+// library but memcpy and memset. Floating-point contraction is off: every copy gives the same bytes.
 #pragma once
 
 #include <cstring>
@@ -13,16 +13,16 @@
 #define OVSW_ISA portable
 #endif
 
-// The table whose copy of the portable kernels this one has: its own, or one that is compiled no differently.
-#ifndef OVSW_PLAIN
-#define OVSW_PLAIN OVSW_ISA
+// The table whose copy of the portable kernels this one uses: its own, or one that is compiled in the same way.
+#ifndef OVSW_PORTABLE
+#define OVSW_PORTABLE OVSW_ISA
 #endif
 
 // Helpers and lambdas that must not become calls inside a hot loop.
 #define OVSW_INLINE inline __attribute__((always_inline))
 #define OVSW_INLINE_LAMBDA __attribute__((always_inline))
 
-// A function that stays one: gcc makes copies for callers with constant arguments.
+// A function that must not be cloned: gcc makes copies for callers with constant arguments.
 #if defined(__clang__)
 #define OVSW_ONE_COPY __attribute__((noinline))
 #else

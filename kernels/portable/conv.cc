@@ -3,8 +3,8 @@
 // Float (stem, shortcuts, classifier), kPixels patches and kLanes output channels at a time:
 //     packed[panel][k][lane],  k over (window_h, window_w, in_c) as in the file
 // Sums are taken in runs of kRun products that are then added up. That costs little and halves the rounding error of
-// one long float sum: the signs of the first binary layer hang on it. The order of additions is the same for every
-// pixel whatever its place in a block, so results do not depend on how pixels are split over threads.
+// one long float sum, on which the signs of the first binary layer depend. The order of additions is the same for every
+// pixel whatever its place in a block, so results do not depend on how pixels are divided among threads.
 //
 // Integers (pixels and the stream): a patch of int16 against the weights of kRows channels at a time, as they are in
 // the file. The loops over products are of the form that compilers turn into multiply-add instructions for int16 pairs.
@@ -18,7 +18,7 @@
 #include "kernels/portable/vectors.h"
 #include "kernels/portable/window.h"
 
-namespace ovsw::OVSW_ISA::plain {
+namespace ovsw::OVSW_ISA::portable {
 namespace {
 
 constexpr int kRun = 32;
@@ -67,9 +67,9 @@ OVSW_INLINE void dot(const float* patches, const float* panel, int size, float* 
 // Rows of weights, up to a multiple of kRows.
 std::size_t padded_rows(const Shape& s) { return std::size_t(round_up(s.out_c, kRows)); }
 
-// Any of the two, as a choice that is made once per call.
+// The one or the other gather, chosen once per call.
 template <bool Dilated, typename In, typename Out>
-OVSW_INLINE void gather_any(const Shape& s, const In* in, int oy, int ox, Out* patch) {
+OVSW_INLINE void gather_patch(const Shape& s, const In* in, int oy, int ox, Out* patch) {
   if constexpr (Dilated) {
     gather_dilated(s, in, s.in_c, oy, ox, patch);
   } else {
@@ -77,17 +77,24 @@ OVSW_INLINE void gather_any(const Shape& s, const In* in, int oy, int ox, Out* p
   }
 }
 
+// From the sums of a pixel to q.
+OVSW_INLINE void add_base(const KernelArgs& args, int oy, int ox, int first, int last, std::int32_t* q) {
+  const int border = args.border.row_class[oy] + args.border.col_class[ox];
+  const std::int32_t* base = args.border.base + std::int64_t(border) * padded_channels(args.shape.out_c);
+  const auto* shift = args.constant<std::int32_t>(kShift);
+  for (int c = first; c < last; ++c) q[c] = (q[c] + base[c]) >> shift[c];
+}
+
 template <typename In, bool Dilated>
 void run_integer(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const Shape& s = args.shape;
   const Epilogue<Numerics::kInteger> epilogue(args);
   const int size = patch_size(s), first = args.first_channel, last = args.last_channel;
-  const auto* shift = args.constant<std::int32_t>(kShift);
   auto* q = static_cast<std::int32_t*>(scratch);
   auto* patch = reinterpret_cast<std::int16_t*>(q + padded_rows(s));
   for (std::int64_t pixel = begin; pixel < end; ++pixel) {
     const int oy = int(pixel / s.out_w), ox = int(pixel % s.out_w);
-    gather_any<Dilated>(s, static_cast<const In*>(args.in.data), oy, ox, patch);
+    gather_patch<Dilated>(s, static_cast<const In*>(args.in.data), oy, ox, patch);
     const auto* weights = static_cast<const std::int16_t*>(args.weights) + std::int64_t(first) * size;
     for (int c = first; c < last; c += kRows, weights += std::int64_t(kRows) * size) {
       std::int32_t sum[kRows] = {};
@@ -96,9 +103,7 @@ void run_integer(const KernelArgs& args, std::int64_t begin, std::int64_t end, v
       }
       for (int r = 0; r < kRows; ++r) q[c + r] = sum[r];
     }
-    const int border = args.border.row_class[oy] + args.border.col_class[ox];
-    const std::int32_t* base = args.border.base + std::int64_t(border) * padded_channels(s.out_c);
-    for (int c = first; c < last; ++c) q[c] = (q[c] + base[c]) >> shift[c];
+    add_base(args, oy, ox, first, last, q);
     finish_pixel_call(epilogue, q, pixel, first, last);
   }
 }
@@ -117,7 +122,7 @@ void run_float(const KernelArgs& args, std::int64_t begin, std::int64_t end, voi
     const int pixels = end - first < kPixels ? int(end - first) : kPixels;
     for (int p = 0; p < pixels; ++p) {
       const std::int64_t pixel = first + p;
-      gather_any<Dilated>(s, in, int(pixel / s.out_w), int(pixel % s.out_w), patches + p * std::int64_t(size));
+      gather_patch<Dilated>(s, in, int(pixel / s.out_w), int(pixel % s.out_w), patches + p * std::int64_t(size));
     }
     for (int c = args.first_channel; c < args.last_channel; c += kLanes) {
       const int lanes = s.out_c - c < kLanes ? s.out_c - c : kLanes;
@@ -137,31 +142,18 @@ void run_float(const KernelArgs& args, std::int64_t begin, std::int64_t end, voi
   }
 }
 
-// What differs between the numerics where there are groups: elements of patches and weights, sums, and what sums
-// become.
+// The types of the numerics: elements of patches and weights, and their sums.
 template <Numerics N>
-struct Kind;
-
-template <>
-struct Kind<Numerics::kFloat> {
+struct Kind {
   using Element = float;
   using Sum = float;
-  static void finish(const KernelArgs&, float*, int, int, int, int) {}
 };
 
 template <>
 struct Kind<Numerics::kInteger> {
   using Element = std::int16_t;
   using Sum = std::int32_t;
-  static void finish(const KernelArgs& args, std::int32_t* acc, int oy, int ox, int first, int last) {
-    const int border = args.border.row_class[oy] + args.border.col_class[ox];
-    const std::int32_t* base = args.border.base + std::int64_t(border) * padded_channels(args.shape.out_c);
-    const auto* shift = args.constant<std::int32_t>(kShift);
-    for (int c = first; c < last; ++c) acc[c] = (acc[c] + base[c]) >> shift[c];
-  }
 };
-
-bool is_depthwise(const Shape& s) { return s.group_in() == 1 && s.group_out() == 1; }
 
 // Channels of a group side by side in its panels.
 int group_lanes(const Shape& s) { return s.group_out() <= 4 ? 4 : s.group_out() <= 8 ? 8 : 16; }
@@ -289,11 +281,7 @@ void run_groups(const KernelArgs& args, std::int64_t begin, std::int64_t end, vo
     for (int p = 0; p < pixels; ++p) {
       const int oy = int((first + p) / s.out_w), ox = int((first + p) % s.out_w);
       auto* patch = patches + std::int64_t(p) * patch_size(s);
-      if (dilated(s)) {
-        gather_dilated(s, in, s.in_c, oy, ox, patch);
-      } else {
-        gather(s, in, s.in_c, oy, ox, patch);
-      }
+      gather_any(s, in, s.in_c, oy, ox, patch);
     }
     if (is_depthwise(s)) {
       dot_depthwise<N>(args, patches, acc);
@@ -307,7 +295,7 @@ void run_groups(const KernelArgs& args, std::int64_t begin, std::int64_t end, vo
     for (int p = 0; p < pixels; ++p) {
       const int oy = int((first + p) / s.out_w), ox = int((first + p) % s.out_w);
       auto* sums = acc + std::int64_t(p) * s.out_c;
-      Kind<N>::finish(args, sums, oy, ox, args.first_channel, args.last_channel);
+      if constexpr (N == Numerics::kInteger) add_base(args, oy, ox, args.first_channel, args.last_channel, sums);
       finish_pixel_call(epilogue, sums, first + p, args.first_channel, args.last_channel);
     }
   }
@@ -423,4 +411,4 @@ void ConvAny<Numerics::kInteger>::run(const KernelArgs& args, std::int64_t begin
 template struct ConvAny<Numerics::kFloat>;
 template struct ConvAny<Numerics::kInteger>;
 
-}  // namespace ovsw::OVSW_ISA::plain
+}  // namespace ovsw::OVSW_ISA::portable

@@ -1,9 +1,9 @@
-// Weights of 8 bits come as those of 16 do, as multiples of kUnit.
+// 8-bit weights come as 16-bit ones that are multiples of kUnit.
 #pragma once
 
 #include "kernels/portable/config.h"
 
-namespace ovsw::OVSW_ISA::plain {
+namespace ovsw::OVSW_ISA::portable {
 
 constexpr int kUnit = 256;
 
@@ -15,4 +15,4 @@ inline bool eight_bits(const Shape& s, const void* weights) {
   return true;
 }
 
-}  // namespace ovsw::OVSW_ISA::plain
+}  // namespace ovsw::OVSW_ISA::portable

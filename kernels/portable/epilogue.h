@@ -1,12 +1,12 @@
 // The second half of every kernel, for the channels of one output pixel. An epilogue is made once per call from the
-// arguments; its block() takes up to 64 channels of the core's result through its parts: scale, residual, clamp,
-// activation, store, signs. Parts that few networks have are calls, so that the others stay in registers.
+// arguments; block() takes up to 64 channels of the core's result through its steps: scale, residual, clamp,
+// activation, store, signs. Steps that few networks need are calls, so that the others stay in registers.
 #pragma once
 
 #include "kernels/portable/config.h"
 #include "kernels/portable/exponential.h"
 
-namespace ovsw::OVSW_ISA::plain {
+namespace ovsw::OVSW_ISA::portable {
 
 // n flags as bits, the first one lowest. Eight bytes of 0/1 at a time: byte i holds b_i at bit 8i; the multiplier is
 // the sum of 2^(7k), k = 1..8, so the product has b_i at bit 8i + 7(8 - i) = 56 + i, and no two terms meet there.
@@ -43,7 +43,7 @@ OVSW_INLINE void clamp(T* v, int n, T lo, T hi) {
   }
 }
 
-// What an activation needs. It is handed on by value, so that an epilogue itself is never in memory.
+// The constants of an activation. Passed by value, so that the epilogue itself is never in memory.
 template <typename T, typename Slope>
 struct Activation {
   Act kind;
@@ -65,7 +65,7 @@ template <>
 class Epilogue<Numerics::kFloat> {
  public:
   using Value = float;
-  static constexpr int kBlock = kWordBits;  // channels at a time, where there is not a whole word of them
+  static constexpr int kBlock = kWordBits;  // channels at a time where fewer than a whole word are left
 
   explicit Epilogue(const KernelArgs& a)
       : bits(a.bits),
@@ -78,8 +78,8 @@ class Epilogue<Numerics::kFloat> {
         threshold_(a.constant<float>(kThreshold)),
         out_(static_cast<float*>(a.out.data)) {}
 
-  // Channels [c, c + n), which are element `at` of the maps and on. Returns their signs, if wanted. With a window scale
-  // the kernel has multiplied by the scales itself.
+  // Channels [c, c + n), which begin at element `at` of the maps. Returns their signs if wanted. With a window scale
+  // the kernel has already multiplied by the scales.
   template <typename Acc>
   OVSW_INLINE std::uint64_t block(const Acc* acc, std::int64_t at, int c, int n) const {
     float z[kWordBits];
@@ -178,12 +178,12 @@ class Epilogue<Numerics::kInteger> {
     return finish(v, at, c, n);
   }
 
-  // Whether values are only clamped and stored, in 16 bits.
+  // Whether values are only clamped and stored as 16 bits.
   bool only_clamps() const {
     return out16_ && !bits && !residual16_ && !residual32_ && (act_.kind == Act::kNone || act_.kind == Act::kClamp);
   }
 
-  // That, for a vector of channels from element `at` of the map on.
+  // Does that for a vector of channels from element `at` of the map on.
   template <typename Vector>
   OVSW_INLINE void put(Vector v, std::int64_t at) const {
     using T = __typeof__(v[0]);
@@ -201,7 +201,7 @@ class Epilogue<Numerics::kInteger> {
  private:
   static OVSW_INLINE std::int32_t saturate(std::int32_t x) { return x < -32768 ? -32768 : x > 32767 ? 32767 : x; }
 
-  // The parts after the sum, but for store and signs.
+  // The steps after the sum, except store and signs.
   template <typename T>
   static __attribute__((noinline)) void activate(Activation<std::int32_t, std::int16_t> act, T* v, int c, int n) {
     if (act.kind == Act::kStep) {
@@ -223,7 +223,7 @@ class Epilogue<Numerics::kInteger> {
     }
   }
 
-  // T is as wide as the sums are.
+  // T is the type of the sums.
   template <typename T>
   OVSW_INLINE std::uint64_t finish(T* v, std::int64_t at, int c, int n) const {
     if (act_.kind == Act::kNone || act_.kind == Act::kClamp) {
@@ -271,10 +271,11 @@ OVSW_INLINE void finish_pixel(const E& e, const Acc* acc, std::int64_t pixel, in
   }
 }
 
-// The same as a call, for kernels whose core is the larger part: they share the code, 200 kB of a library for ARM.
+// The same as a call, for kernels whose core takes most of the time: sharing the code saves 200 kB of a library for
+// ARM.
 template <typename E, typename Acc>
 __attribute__((noinline)) void finish_pixel_call(const E& e, const Acc* acc, std::int64_t pixel, int first, int last) {
   finish_pixel(e, acc, pixel, first, last);
 }
 
-}  // namespace ovsw::OVSW_ISA::plain
+}  // namespace ovsw::OVSW_ISA::portable

@@ -3,7 +3,7 @@
 
 #include "kernels/portable/config.h"
 
-namespace ovsw::OVSW_ISA::plain {
+namespace ovsw::OVSW_ISA::portable {
 
 OVSW_INLINE double power_of_two(int k) {
   const std::int64_t bits = std::int64_t(1023 + k) << 52;
@@ -45,4 +45,4 @@ inline double logarithm(double s) {
   return k * 0.6931471805599453 + 2.0 * t * h;
 }
 
-}  // namespace ovsw::OVSW_ISA::plain
+}  // namespace ovsw::OVSW_ISA::portable

@@ -3,7 +3,7 @@
 
 #include "kernels/portable/config.h"
 
-namespace ovsw::OVSW_PLAIN::plain {
+namespace ovsw::OVSW_PORTABLE::portable {
 
 template <Numerics N>
 struct Bconv {
@@ -16,13 +16,13 @@ struct BconvAny {
   OVSW_KERNEL;
 };
 
-// On pixels too, and the classifier in float.
+// Also on pixels, and the classifier in float.
 template <Numerics N>
 struct Conv {
   OVSW_KERNEL;
 };
 
-// With groups or dilation, on pixels too.
+// With groups or dilation, also on pixels.
 template <Numerics N>
 struct ConvAny {
   OVSW_KERNEL;
@@ -39,7 +39,7 @@ struct Weightless {
   static std::size_t scratch_bytes(const Shape& s);
 };
 
-// A kernel that has nothing else than this.
+// All that such a kernel declares.
 #define OVSW_RUN static void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch)
 
 template <Numerics N>
@@ -99,4 +99,4 @@ struct ToFloat : Weightless {
 
 #undef OVSW_RUN
 
-}  // namespace ovsw::OVSW_PLAIN::plain
+}  // namespace ovsw::OVSW_PORTABLE::portable

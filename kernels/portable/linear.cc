@@ -1,8 +1,8 @@
-// The integer classifier in plain C++.
+// The integer classifier.
 
 #include "kernels/portable/kernels.h"
 
-namespace ovsw::OVSW_ISA::plain {
+namespace ovsw::OVSW_ISA::portable {
 
 std::size_t Linear::packed_bytes(const Shape& s) { return std::size_t(s.out_c) * s.in_c * sizeof(std::int16_t); }
 
@@ -24,4 +24,4 @@ void Linear::run(const KernelArgs& args, std::int64_t, std::int64_t, void*) {
   }
 }
 
-}  // namespace ovsw::OVSW_ISA::plain
+}  // namespace ovsw::OVSW_ISA::portable

@@ -1,11 +1,11 @@
-// Kernels that put maps together or take them apart: products, concatenation, gathered and interpolated pixels,
-// softmax, and the way from integers to float. Each fills one pixel's channels in scratch.
+// Kernels that combine or rearrange maps: products, concatenation, gathered and interpolated pixels, softmax, and the
+// conversion from integers to float. Each computes one pixel's channels in scratch.
 
 #include "kernels/portable/epilogue.h"
 #include "kernels/portable/kernels.h"
 #include "kernels/portable/scaling.h"
 
-namespace ovsw::OVSW_ISA::plain {
+namespace ovsw::OVSW_ISA::portable {
 namespace {
 
 // A multiple of what vectors hold, for channels of any type.
@@ -278,4 +278,4 @@ template struct Gather<Numerics::kInteger>;
 template struct Bilinear<Numerics::kFloat>;
 template struct Bilinear<Numerics::kInteger>;
 
-}  // namespace ovsw::OVSW_ISA::plain
+}  // namespace ovsw::OVSW_ISA::portable

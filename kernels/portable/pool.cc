@@ -1,14 +1,15 @@
-// Kernels without weights: pools, channel padding, and the epilogue alone. Each fills one pixel's channels in scratch.
+// Kernels without weights: pooling, channel padding, and the epilogue alone. Each computes one pixel's channels in
+// scratch.
 
 #include "kernels/portable/epilogue.h"
 #include "kernels/portable/kernels.h"
 #include "kernels/portable/scaling.h"
 #include "kernels/portable/window.h"
 
-namespace ovsw::OVSW_ISA::plain {
+namespace ovsw::OVSW_ISA::portable {
 namespace {
 
-// Row and column of one output pixel after another, without a division for each.
+// Row and column of consecutive output pixels, without a division for each.
 struct Place {
   int width, y, x;
 
@@ -112,7 +113,7 @@ OVSW_INLINE void run_maxpool(const KernelArgs& args, std::int64_t begin, std::in
   }
 }
 
-// By how many the sum over a window is divided.
+// The divisor of the sum over a window.
 class Divisor {
  public:
   explicit Divisor(const KernelArgs& args)
@@ -120,7 +121,7 @@ class Divisor {
         exclude_pad_(args.exclude_pad),
         most_(std::int64_t(args.shape.window_h) * args.shape.window_w) {
     const Shape& s = args.shape;
-    // Where every window lies inside the map, or in the padded one if that counts, there is nothing to find out.
+    // It is always the same if every window lies inside the map, or inside the padded map if padding counts.
     const int pad_h = exclude_pad_ ? 0 : s.pad_h, pad_w = exclude_pad_ ? 0 : s.pad_w;
     const bool starts = !exclude_pad_ || (s.pad_h == 0 && s.pad_w == 0);
     const int bottom = (s.out_h - 1) * s.stride_h - s.pad_h + s.window_h;
@@ -277,4 +278,4 @@ template struct ChannelPad<Numerics::kInteger>;
 template struct Eltwise<Numerics::kFloat>;
 template struct Eltwise<Numerics::kInteger>;
 
-}  // namespace ovsw::OVSW_ISA::plain
+}  // namespace ovsw::OVSW_ISA::portable

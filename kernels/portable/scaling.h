@@ -1,19 +1,19 @@
-// (scale * y + base) >> shift for the channels of a pixel, as average pooling and products of maps have it.
+// (scale * y + base) >> shift for the channels of a pixel, for average pooling and products of maps.
 //
-// Common powers of two are taken out first: an average over 2x2 pixels is then a sum and a shift. Where all of it fits,
-// it is done in 32 bits, otherwise in double: products have at most 15 + 31 bits, so every operation is exact, and
+// Common powers of two are removed first: an average over 2x2 pixels is then a sum and a shift. If everything fits, it
+// is computed in 32 bits, otherwise in double: products have at most 15 + 31 bits, so every operation is exact, and
 // unlike 64-bit products and shifts these are vector instructions everywhere.
 #pragma once
 
 #include "kernels/portable/vectors.h"
 
-namespace ovsw::OVSW_ISA::plain {
+namespace ovsw::OVSW_ISA::portable {
 
 class Scaling {
  public:
   static std::size_t bytes(int channels) { return 3 * padded(channels) * sizeof(double); }
 
-  // For |y| <= most. Keeps its constants in `room`, of that many bytes.
+  // For |y| <= most. Keeps its constants in `room`, which has bytes() bytes.
   Scaling(const KernelArgs& args, std::int64_t most, void* room) : channels_(padded(args.shape.out_c)), narrow_(true) {
     scale_ = static_cast<double*>(room);
     base_ = scale_ + channels_;
@@ -67,7 +67,7 @@ class Scaling {
   }
 
  private:
-  // Those of a channel, without what they have in common.
+  // Per-channel constants with the common power of two removed.
   struct Constants {
     std::int64_t scale, base;
     std::int32_t shift;
@@ -89,4 +89,4 @@ class Scaling {
   double *scale_, *base_, *unit_;  // in 32 bits if narrow_
 };
 
-}  // namespace ovsw::OVSW_ISA::plain
+}  // namespace ovsw::OVSW_ISA::portable

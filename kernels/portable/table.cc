@@ -1,4 +1,4 @@
-// The portable table: what every other one falls back on, row by row.
+// The portable table, from which every other table takes the kernels that it does not have.
 
 #include "kernels/portable/table.h"
 

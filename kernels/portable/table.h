@@ -1,4 +1,4 @@
-// How a table is made: every row portable, but for those that an instruction set writes itself.
+// Makes a kernel table: the portable kernels, except where the instruction set has its own.
 #pragma once
 
 #include "kernels/portable/kernels.h"
@@ -7,6 +7,8 @@
 #define OVSW_STRING(x) OVSW_STRING_(x)
 
 namespace ovsw::OVSW_ISA {
+
+namespace shared = ovsw::OVSW_PORTABLE::portable;  // the portable kernels of this table
 
 template <typename K>
 constexpr Kernel kernel() {
@@ -21,30 +23,29 @@ struct Row {
 
 template <Numerics N>
 constexpr void set_portable(KernelTable& table) {
-  namespace plain = OVSW_PLAIN::plain;
   Kernel* rows = table.kernels[int(N)];
-  rows[int(Core::kBconv)] = kernel<plain::Bconv<N>>();
-  rows[int(Core::kConvPixels)] = rows[int(Core::kConv)] = rows[int(Core::kLinear)] = kernel<plain::Conv<N>>();
-  rows[int(Core::kMaxpool)] = kernel<plain::Maxpool<N>>();
-  rows[int(Core::kAvgpool)] = kernel<plain::Avgpool<N>>();
-  rows[int(Core::kChannelPad)] = kernel<plain::ChannelPad<N>>();
-  rows[int(Core::kEltwise)] = kernel<plain::Eltwise<N>>();
-  rows[int(Core::kBconvAny)] = kernel<plain::BconvAny<N>>();
-  rows[int(Core::kConvAny)] = kernel<plain::ConvAny<N>>();
-  rows[int(Core::kMul)] = kernel<plain::Mul<N>>();
-  rows[int(Core::kConcat)] = kernel<plain::Concat<N>>();
-  rows[int(Core::kGather)] = kernel<plain::Gather<N>>();
-  rows[int(Core::kBilinear)] = kernel<plain::Bilinear<N>>();
-  rows[int(Core::kSoftmax)] = kernel<plain::Softmax>();
-  rows[int(Core::kLogSoftmax)] = kernel<plain::LogSoftmax>();
-  rows[int(Core::kToFloat)] = kernel<plain::ToFloat>();
+  rows[int(Core::kBconv)] = kernel<shared::Bconv<N>>();
+  rows[int(Core::kConvPixels)] = rows[int(Core::kConv)] = rows[int(Core::kLinear)] = kernel<shared::Conv<N>>();
+  rows[int(Core::kMaxpool)] = kernel<shared::Maxpool<N>>();
+  rows[int(Core::kAvgpool)] = kernel<shared::Avgpool<N>>();
+  rows[int(Core::kChannelPad)] = kernel<shared::ChannelPad<N>>();
+  rows[int(Core::kEltwise)] = kernel<shared::Eltwise<N>>();
+  rows[int(Core::kBconvAny)] = kernel<shared::BconvAny<N>>();
+  rows[int(Core::kConvAny)] = kernel<shared::ConvAny<N>>();
+  rows[int(Core::kMul)] = kernel<shared::Mul<N>>();
+  rows[int(Core::kConcat)] = kernel<shared::Concat<N>>();
+  rows[int(Core::kGather)] = kernel<shared::Gather<N>>();
+  rows[int(Core::kBilinear)] = kernel<shared::Bilinear<N>>();
+  rows[int(Core::kSoftmax)] = kernel<shared::Softmax>();
+  rows[int(Core::kLogSoftmax)] = kernel<shared::LogSoftmax>();
+  rows[int(Core::kToFloat)] = kernel<shared::ToFloat>();
 }
 
 constexpr KernelTable portable_table(int priority, bool (*supported)()) {
   KernelTable table{OVSW_STRING(OVSW_ISA), priority, supported, {}};
   set_portable<Numerics::kFloat>(table);
   set_portable<Numerics::kInteger>(table);
-  table.kernels[int(Numerics::kInteger)][int(Core::kLinear)] = kernel<OVSW_PLAIN::plain::Linear>();
+  table.kernels[int(Numerics::kInteger)][int(Core::kLinear)] = kernel<shared::Linear>();
   return table;
 }
 

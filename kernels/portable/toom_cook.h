@@ -3,18 +3,18 @@
 // Four neighbouring outputs of a row and four taps are a product of polynomials: with inputs d0 .. d6 and taps g0 .. g3
 // at seven points (0, 1, -1, 2, -2, 1/2 and infinity), seven products take the place of sixteen:
 //     360 * y = A' ((G g) * (B d))
-// All numbers are whole ones, and B d of bytes and G g of 8-bit weights fit 16 bits. Products are added up over all
-// that an output sums before A leads back, modulo 2^32, as is what is asked for: 256 * y, which is 360 * y times 32 /
-// 45, and 45 has an inverse.
+// All numbers are integers, and B d of bytes and G g of 8-bit weights fit 16 bits. The products of an output are summed
+// before A' is applied, all modulo 2^32. So is the result that is needed, 256 * y: it is 360 * y times 32 / 45, and 45
+// has an inverse modulo 2^32.
 //
-// A window of more than four columns whose stride is more than one has every stride-th column in a row of its own. So
-// it is stride * channels values, side by side in memory, that go through the same matrices: the lanes of a column.
+// With a stride of more than one, a window of more than four columns is taken apart into rows of every stride-th
+// column. Then stride * channels values, side by side in memory, go through the same matrices: the lanes of a column.
 #pragma once
 
 #include "kernels/portable/eight_bits.h"
 #include "kernels/portable/vectors.h"
 
-namespace ovsw::OVSW_ISA::plain {
+namespace ovsw::OVSW_ISA::portable {
 
 constexpr int kPoints = 7, kTaps = 4;
 constexpr int kQuad = 4;        // outputs of a row that are made together
@@ -29,9 +29,9 @@ inline std::int64_t quad_values(const Shape& s) { return std::int64_t(s.window_h
 
 inline int row_quads(const Shape& s) { return int(ceil_div(s.out_w, kQuad)); }
 
-// Whether it can be done, and takes fewer instructions: what is saved must outweigh the ways there and back.
+// Whether it can be done with fewer instructions: the saving must exceed the cost of the transformations.
 inline bool quads_pay(const Shape& s) {
-  constexpr int kWays = 16;  // products worth of a pixel
+  constexpr int kWays = 16;  // their cost for a pixel, in products
   const std::int64_t values = std::int64_t(s.window_h) * s.window_w * s.in_c;
   return s.window_w <= kTaps * s.stride_w && column_lanes(s) <= kColumnRoom &&
          values - quad_values(s) * kPoints / kQuad >= kWays;
@@ -86,7 +86,7 @@ OVSW_INLINE void quad_outputs(const Sums (&m)[kPoints], Sums (&y)[kQuad]) {
   for (Sums& sums : y) sums *= kInverse * 32;
 }
 
-// The rows of the image under a row of outputs, at the points; each is made once, and kept as long as it is needed.
+// The transformed rows of the image under a row of outputs. Each is computed once and kept as long as it is needed.
 class QuadRows {
  public:
   static std::size_t bytes(const Shape& s) { return line_bytes(s) + std::size_t(s.window_h) * row_bytes(s); }
@@ -203,4 +203,4 @@ class QuadStrips {
   const std::int32_t* base[N * kQuad];  // of each pixel, channel 0
 };
 
-}  // namespace ovsw::OVSW_ISA::plain
+}  // namespace ovsw::OVSW_ISA::portable

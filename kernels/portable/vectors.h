@@ -1,9 +1,9 @@
-// Vectors of the widest registers of the instruction set compiled for, as the compiler's own types.
+// Vector types of the compiler, as wide as the widest registers of the instruction set.
 #pragma once
 
 #include "kernels/portable/config.h"
 
-namespace ovsw::OVSW_ISA::plain {
+namespace ovsw::OVSW_ISA::portable {
 
 #if defined(__AVX512F__)
 constexpr int kVector = 64;
@@ -33,4 +33,4 @@ OVSW_INLINE T get(const U* from) {
   return vector;
 }
 
-}  // namespace ovsw::OVSW_ISA::plain
+}  // namespace ovsw::OVSW_ISA::portable

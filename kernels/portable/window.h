@@ -3,7 +3,7 @@
 
 #include "kernels/portable/config.h"
 
-namespace ovsw::OVSW_ISA::plain {
+namespace ovsw::OVSW_ISA::portable {
 
 // That part of an output pixel's window; its first pixel is (y, x).
 struct Window {
@@ -18,6 +18,8 @@ OVSW_INLINE Window window(const Shape& s, int oy, int ox) {
 }
 
 inline bool dilated(const Shape& s) { return s.gap_h > 0 || s.gap_w > 0; }
+
+inline bool is_depthwise(const Shape& s) { return s.group_in() == 1 && s.group_out() == 1; }
 
 // The same with gaps between the taps: rows and columns of taps.
 inline Window dilated_window(const Shape& s, int oy, int ox) {
@@ -66,4 +68,14 @@ OVSW_INLINE void gather_dilated(const Shape& s, const In* in, std::int64_t size,
   }
 }
 
-}  // namespace ovsw::OVSW_ISA::plain
+// Either of them.
+template <typename In, typename Out>
+OVSW_INLINE void gather_any(const Shape& s, const In* in, std::int64_t size, int oy, int ox, Out* patch) {
+  if (dilated(s)) {
+    gather_dilated(s, in, size, oy, ox, patch);
+  } else {
+    gather(s, in, size, oy, ox, patch);
+  }
+}
+
+}  // namespace ovsw::OVSW_ISA::portable

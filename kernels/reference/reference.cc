@@ -1,5 +1,3 @@
-// The oracle for kernel tests: naive loops over +1/-1 values, sharing no bit trick and no code with any kernel.
-
 #include "kernels/reference/reference.h"
 
 namespace ovsw::reference {

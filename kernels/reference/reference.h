@@ -1,4 +1,4 @@
-// The oracle for kernel tests: naive loops over +1/-1 values, sharing no bit trick and no code with any kernel.
+// The reference for kernel tests: naive loops over +1/-1 values that share no code and no bit trick with any kernel.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
 // A convolution whose weights are signs, without multiplications; lanes are pixels.
 //
-// A sum over four channels of +-v has only 16 possible values. All 16 are made once for a row of pixels, and every
-// filter then takes the one that its four signs name: one addition where a multiplying convolution needs four. The
-// three columns of the window are summed apart and shifted against each other at the end, so all loads are aligned.
+// A sum over four channels of +-v has only 16 possible values. All 16 are computed once for a row of pixels, and every
+// filter selects one by its four signs: one addition where an ordinary convolution needs four multiply-adds. The three
+// columns of the window are summed separately and shifted against each other at the end, so all loads are aligned.
 //
-// Forward, v are signs themselves and a block of 16 channels adds up to 48 at most: bytes, four times as many lanes as
-// floats have.
+// Forward, v are signs, too, and the sums of a block of 16 channels are at most 48: they are bytes, with four times as
+// many lanes as floats.
 #pragma once
 
 #include "kernels/train/lanes.h"
@@ -27,7 +27,7 @@ void sums_of_four(Vector<E> v0, Vector<E> v1, Vector<E> v2, Vector<E> v3, std::b
   for (int i = 0; i < 16; ++i) store<E>(to + i * step, low[i & 3] + high[i >> 2]);
 }
 
-enum class Way { kSame, kDown, kUp };  // stride 1; stride 2; the gradient of stride 2
+enum class Way { kSame, kDown, kUp };  // stride 1, stride 2, the gradient of stride 2
 
 // What a convolution of E gives: bytes add up to int16.
 template <typename E>
@@ -89,7 +89,7 @@ inline void put_row(const ResultRow<E>& v, Result<E>* row, bool first) {
   }
 }
 
-// Adds what one row of tables gives one filter, each column of the window apart.
+// Adds the sums that one filter selects from one row of tables, separately for each column of the window.
 template <typename E>
 inline void add_row(const std::byte* middle, const std::byte* sides, const std::uint16_t* offsets,
                     Vector<E> (&sums)[3][kParts]) {

@@ -1,16 +1,16 @@
-// Training on a CPU: the contract between the driver (csrc/train) and what is compiled once per instruction set.
+// Training on a CPU: the contract between the driver (csrc/train) and the kernels, which are compiled once per
+// instruction set.
 //
-// A unit is a binary 3x3 convolution with padding 1 and what follows it:
+// A unit is a binary 3x3 convolution with padding 1 and what follows it. For input channel i and output channel o:
 //
-//   s    = sign(x + shift[i])                              bits, one per input value
-//   dot  = sum over inputs and taps inside the image of w * s    int16; w = +-1
-//   z    = dot, or sum of (w + ratio[o]) * (s + level)     float, for weights and inputs of two values that are not
-//                                                          opposite (AdaBin)
-//   v    = a[o] * z + b[o] + residual                      scale and batch norm are in a and b
-//   y    = act(v)
+//     s   = sign(x + shift[i])                             one bit per input value
+//     dot = sum of w * s                                   int16, over inputs and taps inside the image; w = +-1
+//     z   = dot, or sum of (w + ratio[o]) * (s + level)    float, where the two values are not opposite (AdaBin)
+//     v   = a[o] * z + b[o] + residual                     a and b hold scale and batch norm
+//     y   = act(v)
 //
-// Maps are (image, channel, row, column). Kernels take a range of images, or of packs: images that lie side by side in
-// the lanes of a vector row, so that small maps fill it too.
+// Maps are (image, channel, row, column). Kernels process a range of images or of packs. A pack is several images side
+// by side in a row of vector lanes, so that small maps fill it, too.
 #pragma once
 
 #include <cstddef>
@@ -34,24 +34,24 @@ struct Unit {
   std::size_t out_size() const { return std::size_t(cout) * out_pixels(); }
   // 32-bit words of the signs of one image, with room to read 64 bits from any of them.
   std::size_t words() const { return (in_size() + 31) / 32 + 2; }
-  // Images in one row of so many lanes; one that is wider than a row of floats takes several, one after the other.
+  // Images in a row of this many lanes. An image that is wider than a row of floats takes several rows in turn.
   int images(int lanes) const { return out_w() > lanes ? 1 : lanes / out_w(); }
   int packs(int lanes) const { return (n + images(lanes) - 1) / images(lanes); }
 };
 
-// The input of a unit: its signs, a bit each, and what the gradient of the sign needs.
+// The input of a unit: its signs, one bit each, and what the gradient of the sign needs.
 struct Input {
   const float* x;
   const float* shift;   // per input channel, may be null
   std::uint32_t* bits;  // words() per image
-  double* moments;      // per image: sum and sum of squares of x; may be null
+  double* moments;      // per image: sum and sum of squares of x + shift; may be null
   std::int64_t* zeros;  // per image: numbers that are exactly 0
 };
 
 struct Forward {
   Unit unit;
   const std::uint32_t* bits;
-  const std::uint16_t* offsets;  // which of the 16 sums each filter's signs name, as the driver makes them
+  const std::uint16_t* offsets;  // which of the 16 sums each filter's signs select; the driver makes them
   std::int16_t* dots;
   std::int16_t* windows;  // per image and pixel: the dot of a filter of ones, the last of `offsets`; may be null
   std::int64_t* sums;     // per image and output channel: sum of dots, sum of their squares
@@ -109,15 +109,15 @@ struct Backward {
   Unit unit;
   GradOfZ of_z;
   Input input;
-  const float* deviation;  // per image: the sign's stand-in has a slope of (2 - 2|x + shift| / d) / d where positive
-  const float* ratio;      // per output channel, may be null
+  const float* deviation;        // d per image: the gradient of the sign is (2 - 2|x + shift| / d) / d where positive
+  const float* ratio;            // per output channel, may be null
   const std::uint16_t* offsets;  // of the weights turned around
   float* grad_x;                 // may be null
   bool add_residual;             // the unit's residual is x itself: g is added
-  double*
-      grad_shift;  // per image and input channel: sum of the gradient of x + shift, and of it times that; may be null
+  // Per image and input channel: the sums of the gradient of x + shift, and of that times x + shift; may be null.
+  double* grad_shift;
 
-  // Two more input channels, whose signs are all +1, where the weight's gradient has a part that knows no sign.
+  // With a ratio, the weights' gradient has a part that does not depend on signs: two more input channels of all +1.
   int grad_channels() const { return unit.cin + (ratio ? 2 : 0); }
 };
 
@@ -137,7 +137,7 @@ struct Kernels {
   void (*backward)(const Backward&, int first_pack, int last_pack, float* grad_w, std::byte* scratch);
 };
 
-// Those of this build, ended by a null.
+// The kernels of this build; ends with a null.
 const Kernels* const* all_kernels();
 
 }  // namespace ovsw::train

@@ -1,5 +1,5 @@
-// Vectors of whatever width the instruction set has. Every table adds in the same order: sums that are split over lanes
-// use 16 of them, whether they fill one register or four.
+// Vectors of the width that the instruction set has. Every table adds in the same order: sums over lanes always use 16
+// of them, in one register or in four.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include <immintrin.h>
 #endif
 
-// Lanes of two vectors by constant numbers; gcc before 12 has it in another form.
+// Selects lanes of two vectors by constant indices; gcc before 12 has another builtin for it.
 #if defined(__clang__) || __GNUC__ >= 12
 #define OVSW_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
@@ -86,8 +86,8 @@ V absolute(V v) {
   return v;
 }
 
-// fn(number of lanes as a constant, first) for all of [0, count): full vectors of floats, then shorter ones, then one
-// number at a time. For what is computed number by number, so that the split changes nothing.
+// fn(number of lanes as a constant, first) over [0, count): full vectors of floats, then shorter ones, then single
+// numbers. For elementwise computations, where the division makes no difference.
 template <typename Fn>
 inline void in_spans(int count, Fn&& fn) {
   constexpr int kFull = kBytes / 4;
@@ -102,7 +102,7 @@ inline void in_spans(int count, Fn&& fn) {
   for (; i < count; ++i) fn(std::integral_constant<int, 1>{}, i);
 }
 
-// 16 sums of floats over up to 256 numbers, which then go into doubles.
+// 16 partial sums in float, over up to 256 numbers; their total is in double.
 struct Sums16 {
   static constexpr int kParts = 64 / kBytes, kLanes = kBytes / 4;
   Vector<float> part[kParts] = {};
@@ -116,7 +116,7 @@ struct Sums16 {
   }
 };
 
-// Adds up kSums numbers for each i in [0, count). values(lanes, i, out) gives them as vectors.
+// kSums sums over i in [0, count). values(lanes, i, out) gives their terms as vectors.
 template <int kSums, typename Values>
 inline void add_up(std::size_t count, double (&totals)[kSums], Values&& values) {
   for (double& t : totals) t = 0;
@@ -140,7 +140,7 @@ inline void add_up(std::size_t count, double (&totals)[kSums], Values&& values) 
   }
 }
 
-// Lanes moved by one, across two vectors: (last of a, b without its last), and (a without its first, first of b).
+// Lanes shifted by one across two vectors: (last of a, b without its last), and (a without its first, first of b).
 template <typename V, std::size_t... I>
 V move_up(V a, V b, std::index_sequence<I...>) {
   return OVSW_SHUFFLE(a, b, int(sizeof...(I) - 1 + I)...);

@@ -1,5 +1,5 @@
-// What comes before and after the convolutions, number by number: signs and moments of the input, scale, residual and
-// activation of the output, forward and back.
+// Elementwise work before and after the convolutions: signs and moments of the input, scale, residual and activation of
+// the output, forward and backward.
 #pragma once
 
 #include "kernels/train/lanes.h"
@@ -41,7 +41,8 @@ void measure(const Unit& u, const Input& in, int first, int last) {
     double sums[2] = {};
     for (int run = 0; run < runs; ++run, x += count) {
       const float shift = in.shift ? in.shift[run] : 0.0f;
-      add_up<2>(count, sums, [&](auto lanes, std::size_t i, auto& out) {
+      double totals[2];
+      add_up<2>(count, totals, [&](auto lanes, std::size_t i, auto& out) {
         constexpr int n = decltype(lanes)::value;
         auto v = get<n>(x + i);
         if (in.shift) v += shift;
@@ -51,6 +52,7 @@ void measure(const Unit& u, const Input& in, int first, int last) {
         zeros += __builtin_popcount(zero);
         out[0] = v, out[1] = v * v;
       });
+      sums[0] += totals[0], sums[1] += totals[1];
     }
     bits.end(words + u.words());
     in.zeros[image] = zeros;
@@ -86,7 +88,7 @@ void sums(const Maps& m, double* to, int first, int last) {
   }
 }
 
-// fn(map, pointer to its dots or z): the type is chosen here, outside of all loops.
+// fn(map, pointer to its dots or z). The type is chosen here, outside all loops.
 template <typename Fn>
 void for_maps(const Maps& m, int first, int last, Fn&& fn) {
   for (int map = first * m.c; map < last * m.c; ++map) {
@@ -98,7 +100,7 @@ void for_maps(const Maps& m, int first, int last, Fn&& fn) {
   }
 }
 
-// One channel of `Apply`: v, and what the activation makes of it.
+// One channel of `Apply`: v, and its activation.
 template <bool kResidual, bool kSlopes>
 struct Channel {
   float scale, offset, lo, hi, before, above, below, after;
@@ -133,7 +135,7 @@ struct Channel {
   }
 };
 
-// Calls fn(Channel type as a tag) for what is there.
+// fn(a null pointer to the Channel type that fits).
 template <typename Fn>
 void with_channel(const Apply& f, Fn&& fn) {
   if (f.residual) {
@@ -155,7 +157,7 @@ void apply(const Apply& f, float* y, int first, int last) {
   });
 }
 
-// g inside the clamp, 0 outside; a NaN of y passes it on.
+// g inside the clamp, 0 outside; where y is NaN, g.
 template <typename V>
 inline V inside(V g, V y, float lo, float hi) {
   return (y <= lo) | (y >= hi) ? V{} : g;
@@ -201,7 +203,8 @@ void reduce(const Reduce& r, int first, int last) {
   });
 }
 
-// One channel of the gradient of z: `rows` of `width` numbers that lie `pitch` apart, the results `step`.
+// One channel of the gradient of z: `rows` rows of `width` numbers, `pitch` apart in the input and `step` in the
+// result.
 template <typename D>
 inline void grad_rows(const GradOfZ& b, int c, const float* g, const D* z, int rows, int width, int pitch, float* to,
                       int step) {

@@ -1,5 +1,5 @@
-// The kernels of a training unit, once per instruction set: convolutions in convolve.h and weights.h, what is computed
-// number by number in maps.h; here images are laid side by side into rows of lanes and back.
+// The kernels of a training unit, compiled once per instruction set. convolve.h and weights.h have the convolutions,
+// maps.h the elementwise work; this file packs images side by side into rows of lanes and back.
 
 #include <array>
 #include <cmath>
@@ -163,7 +163,7 @@ void grad_of_z(const Backward& b, const Pack& pack, float* to) {
   }
 }
 
-// Columns that are here for their neighbours only do not count a second time.
+// Columns that are only here for their neighbours must not count twice.
 void clear_neighbours(const Unit& u, const Pack& pack, float* gz) {
   if (!pack.left && !pack.right) return;
   for (int row = 0; row < u.cout * u.out_h(); ++row, gz += kFloats) {
@@ -172,13 +172,22 @@ void clear_neighbours(const Unit& u, const Pack& pack, float* gz) {
   }
 }
 
-// What all input channels have in common with weights of w + ratio: `common` gets the gradient through the second term,
-// a row of lanes for each row of the input, two with stride 2. `block` is 16 channels of which one is used.
+// The gradient of a convolution's input from that of its output, in rows of lanes.
+void convolve_back(const Unit& u, const float* grad, int channels, const std::uint16_t* offsets, int filters,
+                   const Borders<float>& borders, float* to, std::byte* tables) {
+  if (u.stride == 1) {
+    convolve<float, Way::kSame>(grad, channels, u.out_h(), offsets, filters, to, u.h, borders, tables);
+  } else {
+    convolve<float, Way::kUp>(grad, channels, u.out_h(), offsets, filters, to, u.h, borders, tables);
+  }
+}
+
+// With weights of w + ratio, the gradient through the second term is the same for all input channels: `common` receives
+// it, one row of lanes for each row of the input, two with stride 2. `block` has 16 channels, of which one is used.
 void common_gradient(const Backward& b, const float* gz, const Borders<float>& borders, float* block, float* common,
                      std::byte* tables) {
   const Unit& u = b.unit;
-  const int ho = u.out_h();
-  const std::size_t rows = std::size_t(ho) * kFloats;
+  const std::size_t rows = std::size_t(u.out_h()) * kFloats;
   std::memset(block, 0, rows * kBlock * sizeof(float));
   for (int c = 0; c < u.cout; ++c) {
     const float* from = gz + std::size_t(c) * rows;
@@ -186,14 +195,10 @@ void common_gradient(const Backward& b, const float* gz, const Borders<float>& b
   }
   std::uint16_t ones[3 * kTaps];
   std::fill(ones, ones + 3 * kTaps, std::uint16_t(15 * kRowBytes));
-  if (u.stride == 1) {
-    convolve<float, Way::kSame>(block, kBlock, ho, ones, 1, common, u.h, borders, tables);
-  } else {
-    convolve<float, Way::kUp>(block, kBlock, ho, ones, 1, common, u.h, borders, tables);
-  }
+  convolve_back(u, block, kBlock, ones, 1, borders, common, tables);
 }
 
-// One row of the gradient of an image's signs, its even and odd columns put together where they lie apart.
+// One row of the gradient of an image's signs, with even and odd columns joined if they are stored apart.
 inline const float* whole_row(const Unit& u, const float* rows, std::size_t row, int lane, float* joined) {
   if (u.stride == 1) return rows + row * kFloats + lane;
   const float *even = rows + 2 * row * kFloats + lane, *odd = even + kFloats;
@@ -202,7 +207,7 @@ inline const float* whole_row(const Unit& u, const float* rows, std::size_t row,
   return joined;
 }
 
-// gs times the slope of the sign's stand-in, plus the residual's gradient where kResidual, for one channel of an image.
+// gs times the gradient of the sign, plus the residual's gradient if kResidual, for one channel of an image.
 template <bool kShift, bool kCommon, bool kResidual>
 void grad_of_channel(const Backward& b, const Pack& pack, int j, int c, const float* gs, const float* common) {
   const Unit& u = b.unit;
@@ -231,29 +236,22 @@ void grad_of_channel(const Backward& b, const Pack& pack, int j, int c, const fl
   }
 }
 
-// Where the gradient of a shift is wanted, that of the residual is added only after it is known.
+// If the gradient of a shift is needed, that of the residual is added only after it is known.
 bool residual_is_last(const Backward& b) { return b.add_residual && (b.input.shift || b.ratio || b.grad_shift); }
 
 void grad_of_input(const Backward& b, const Pack& pack, const float* gs, const float* common) {
   const bool residual = b.add_residual && !residual_is_last(b);
+  const auto with_shift = common ? grad_of_channel<true, true, false> : grad_of_channel<true, false, false>;
+  const auto without = common     ? grad_of_channel<false, true, false>
+                       : residual ? grad_of_channel<false, false, true>
+                                  : grad_of_channel<false, false, false>;
+  const auto grad = b.input.shift ? with_shift : without;
   for (int j = 0; j < pack.count; ++j) {
-    for (int c = 0; c < b.unit.cin; ++c) {
-      if (b.input.shift && common) {
-        grad_of_channel<true, true, false>(b, pack, j, c, gs, common);
-      } else if (b.input.shift) {
-        grad_of_channel<true, false, false>(b, pack, j, c, gs, common);
-      } else if (common) {
-        grad_of_channel<false, true, false>(b, pack, j, c, gs, common);
-      } else if (residual) {
-        grad_of_channel<false, false, true>(b, pack, j, c, gs, common);
-      } else {
-        grad_of_channel<false, false, false>(b, pack, j, c, gs, common);
-      }
-    }
+    for (int c = 0; c < b.unit.cin; ++c) grad(b, pack, j, c, gs, common);
   }
 }
 
-// The sums that make the gradient of shift and deviation, and the residual's gradient if it comes last.
+// The sums for the gradient of shift and deviation; then adds the residual's gradient if it comes last.
 void sum_gradients(const Backward& b, int first, int count) {
   const Unit& u = b.unit;
   const bool add = residual_is_last(b);
@@ -273,7 +271,7 @@ void sum_gradients(const Backward& b, int first, int count) {
   }
 }
 
-// Per input channel, row and window column: the signs that the column meets, a bit per lane. Outside is a -1.
+// Per input channel, row and window column: the signs that the column meets, one bit per lane. Outside counts as -1.
 template <int kStride>
 void column_bits(const Backward& b, const Pack& pack, std::uint32_t* bits) {
   const Unit& u = b.unit;
@@ -319,7 +317,7 @@ std::size_t backward_scratch(const Unit& u) {
 
 void backward(const Backward& b, int first_pack, int last_pack, float* grad_w, std::byte* scratch) {
   const Unit& u = b.unit;
-  const int images = u.images(kFloats), ho = u.out_h();
+  const int images = u.images(kFloats);
   std::size_t bytes[kBackwardParts];
   backward_parts(u, bytes);
   auto* gz = reinterpret_cast<float*>(take(scratch, bytes[0]));
@@ -329,7 +327,7 @@ void backward(const Backward& b, int first_pack, int last_pack, float* grad_w, s
   auto* block = reinterpret_cast<float*>(take(scratch, bytes[4]));
   auto* common = reinterpret_cast<float*>(take(scratch, bytes[5]));
   std::byte* tables = scratch;
-  // A map that is wider than a row of lanes is cut into parts of equal widths, each with its neighbours' next columns.
+  // A map that is wider than a row of lanes is cut into parts of equal width, each with a column of its neighbours.
   const int parts = u.out_w() > kFloats ? (u.out_w() + kFloats - 3) / (kFloats - 2) : 1;
   for (int at = first_pack; at < last_pack; ++at) {
     const int first = at * images, count = std::min(images, u.n - first);
@@ -339,13 +337,11 @@ void backward(const Backward& b, int first_pack, int last_pack, float* grad_w, s
       const Borders<float> borders(pack.lanes(), count);
       if (pack.count * pack.lanes() < kFloats) std::memset(gz, 0, bytes[0]);  // lanes that nothing writes
       grad_of_z(b, pack, gz);
-      if (b.grad_x && u.stride == 1) {
-        convolve<float, Way::kSame>(gz, u.cout, ho, b.offsets, u.cin, gs, u.h, borders, tables);
-      } else if (b.grad_x) {
-        convolve<float, Way::kUp>(gz, u.cout, ho, b.offsets, u.cin, gs, u.h, borders, tables);
+      if (b.grad_x) {
+        convolve_back(u, gz, u.cout, b.offsets, u.cin, borders, gs, tables);
+        if (b.ratio) common_gradient(b, gz, borders, block, common, tables);
+        grad_of_input(b, pack, gs, b.ratio ? common : nullptr);
       }
-      if (b.grad_x && b.ratio) common_gradient(b, gz, borders, block, common, tables);
-      if (b.grad_x) grad_of_input(b, pack, gs, b.ratio ? common : nullptr);
       clear_neighbours(u, pack, gz);
       u.stride == 1 ? column_bits<1>(b, pack, bits) : column_bits<2>(b, pack, bits);
       grad_of_weights(u, b.grad_channels(), pack, gz, bits, pixels, tables, grad_w);

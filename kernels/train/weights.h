@@ -1,8 +1,9 @@
-// The gradient of binary weights: grad_w[o][i][tap] = sum over pixels of s[i] * g[o], s = +-1; lanes are output
-// channels.
+// The gradient of binary weights; lanes are output channels:
 //
-// As in convolve.h four signs name one of 16 sums, here those of four neighbouring pixels of s, and the sums are those
-// of g at these pixels.
+//     grad_w[o][i][tap] = sum over pixels of s[i] * g[o],   s = +-1
+//
+// As in convolve.h four signs select one of 16 sums; here they are the signs s of four neighbouring pixels, and the
+// sums are those of g at these pixels.
 #pragma once
 
 #include "kernels/train/convolve.h"
@@ -53,15 +54,15 @@ inline void add_pixels(const std::byte* table, const std::uint32_t* one, const s
   }
 }
 
-// What one pack of lanes holds: output columns [start, start + width) of images [first, first + count), side by side,
-// each between `left` and `right` columns more that its neighbours need.
+// The contents of a row of lanes: output columns [start, start + width) of images [first, first + count), side by side,
+// each with `left` and `right` more columns that its neighbours need.
 struct Pack {
   int first, count, start, width, left, right;
 
   int lanes() const { return left + width + right; }  // of an image
 };
 
-// The sum over pixels of the outside of the image was taken with a sign of -1: adds it back.
+// Pixels outside the image were summed with a sign of -1: adds them back.
 inline void add_edges(const Unit& u, const Pack& pack, const float* pixels, int channels, float* grad_w) {
   float edge[3][kBlock] = {};
   for (int j = 0; j < pack.count; ++j) {
@@ -79,7 +80,7 @@ inline void add_edges(const Unit& u, const Pack& pack, const float* pixels, int 
   }
 }
 
-// `bits`: per input channel, row and window column the signs that the column meets, a bit per lane.
+// `bits`: per input channel, row and window column the signs that the column meets, one bit per lane.
 inline void grad_of_weights(const Unit& u, int channels, const Pack& pack, const float* gd, const std::uint32_t* bits,
                             float* pixels, std::byte* tables, float* grad_w) {
   const int ho = u.out_h();

@@ -1,4 +1,4 @@
-// What the binary convolutions share: the sizes of patches in bytes, the padded copy of a map of bits, the order of the
+// Shared by the binary convolutions: sizes of patches in bytes, the padded copy of a map of bits, the order of the
 // file's weights, and scratch.
 #pragma once
 
@@ -62,7 +62,7 @@ OVSW_INLINE void for_weights(const Shape& s, const BitMap& m, const void* weight
   }
 }
 
-// Parts of the scratch, each 64-byte aligned, one after another; null if there is none, to learn its size.
+// Divides the scratch into parts, each 64-byte aligned. With a null scratch it only counts the bytes.
 class Carver {
  public:
   explicit Carver(void* scratch) : scratch_(static_cast<unsigned char*>(scratch)) {}

@@ -1,4 +1,4 @@
-// How patches of a map are multiplied with weights: of the convolutions over pixels and over the 16-bit stream.
+// Multiplies patches of a map with weights, for the convolutions over pixels and over the 16-bit stream.
 //
 // Patches of 16-bit numbers, in pairs, times slabs of kSlab output channels; groups.h has the weights' layout, pairs
 // over (window_h, window_w, in_c) as in the file, so that one VPMADDWD or VPDPWSSD does a pair for a register of
@@ -28,7 +28,7 @@ constexpr int kPanelBytes = kGroup * kSlab;  // of a slab's weights for a group
 constexpr int kSlack = 2 * sizeof(Vec);      // bytes that copying in vectors may touch past the end
 constexpr std::int64_t kStripMax = 1 << 20;  // bytes of patches beyond which a strip is only kPixels
 
-// What patches consist of, from maps of what: how a group is multiplied, and what the sum is then.
+// The elements of patches and of the maps they come from, how a group is multiplied, and the final sum.
 struct Words {
   using Value = std::int16_t;
   static OVSW_INLINE void add(Vec& sum, Vec x, Vec w) { add_products(sum, x, w); }
@@ -40,7 +40,7 @@ struct Map : Words {
 struct Pixels : Words {
   using In = std::uint8_t;
 };
-// Sizes in bytes, of values of `size` bytes; whoever makes room for both kinds takes those of the wider one.
+// Sizes in bytes for values of `size` bytes; room for both kinds is that of the wider one.
 inline std::int64_t patch_values(const Shape& s) { return std::int64_t(s.window_h) * s.window_w * s.in_c; }
 inline std::int64_t patch_groups(const Shape& s, int size) { return ceil_div(patch_values(s) * size, kGroup); }
 inline std::int64_t pitch(const Shape& s, int size) { return std::int64_t(s.in_w + 2 * s.pad_w) * s.in_c * size; }
@@ -198,7 +198,7 @@ void run_conv(const KernelArgs& args, const void* weights, std::int64_t begin, s
   });
 }
 
-// Pixels have one of two kinds of weights, after a header that says which: those of any, which are Words, or others.
+// Weights for pixels are of one of two kinds, after a header that says which: Words for any weights, or a special kind.
 constexpr std::size_t kHeader = 64;
 
 static inline std::size_t packed_words_bytes(const Shape& s) {

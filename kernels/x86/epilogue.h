@@ -1,14 +1,13 @@
-// The second half of an op for a few channels of one output pixel, composed of parts: shift, residual, clamp or step,
-// slopes, store, binarize. Which ones is decided once per call; kernels hand the choice on as the type E and know
-// nothing of it. What many networks do without, step, slopes and thresholds, is one choice, E::kMore, and there asked
-// for again: together with the residuals' it would be too many copies of every kernel.
+// The second half of an op for a few channels of one output pixel, in steps: shift, residual, clamp or step, slopes,
+// store, binarize. Which of them are needed is decided once per call; kernels only pass the choice on as the type E.
+// Step, slopes and thresholds, which many networks do not have, are one choice, E::kMore, and are told apart at run
+// time: as types of their own they would multiply the copies of every kernel.
 //
-// q + residual is formed in 32 bits: q alone may leave 16 bits where the sum does not, as with a stream that is clamped
-// to all of 16 bits, so saturating q before the sum would be wrong. Saturating after it loses nothing, as lo and hi are
-// 16-bit numbers.
+// q + residual is computed in 32 bits: q alone may overflow 16 bits although the sum does not, so saturating q before
+// the sum would be wrong. Saturating after it loses nothing, as lo and hi are 16-bit numbers.
 //
-// After what is common: AVX-512 has masks, works on 32 channels and has them ready for all pixels of a tile; AVX2 works
-// on 16, and only the last ones of a map take another way.
+// After the common part: AVX-512 has masks and works on 32 channels, with the masks ready for all pixels of a tile;
+// AVX2 works on 16, and only the last channels of a map take another path.
 #pragma once
 
 #include "kernels/x86/vector.h"
@@ -39,7 +38,7 @@ OVSW_INLINE void with_parts(const KernelArgs& a, Fn fn) {
   with_more(Parts<Add::kInt16>());
 }
 
-// Where channels go. A copy of the arguments, as every vector store might change those for all the compiler knows.
+// Where channels go. A copy of the arguments: for all the compiler knows, every vector store might change the original.
 struct Target {
   const std::int16_t* residual;
   const std::int32_t* residual32;

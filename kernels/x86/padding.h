@@ -1,5 +1,5 @@
-// A copy of the input with zeros around, so that no step after it sees a border. It is made band by band: a band is as
-// many rows of output pixels as need at most kBandBytes of padded rows, and at least one. Most maps are one band.
+// A copy of the input with zeros around it, so that later steps need not handle borders. It is made in bands: a band is
+// as many rows of output pixels as need at most kBandBytes of padded rows, at least one. Most maps are one band.
 #pragma once
 
 #include "kernels/portable/config.h"

@@ -1,5 +1,5 @@
-// One register of the widest kind that a table has, under names that do not tell its width. The x86 kernels that all
-// tables share are written with these and compiled once per table, like kernels/portable.
+// The widest register of a table, under names that do not depend on its width. The kernels that the x86 tables share
+// are written with these and compiled once per table, like kernels/portable.
 #pragma once
 
 // gcc 12's header warns of its own _mm512_undefined_epi32 (gcc PR 105593).
@@ -156,7 +156,7 @@ OVSW_INLINE void copy(void* to, const void* from) {
   }
 }
 
-// N structs, kept in registers: gcc 12 leaves arrays in memory.
+// N structs that stay in registers: gcc 12 leaves arrays in memory.
 template <typename T, int N>
 struct List {
   T first;

@@ -17,7 +17,7 @@
 //         for the pairs: groups, flush; after the last block the epilogue
 //
 // Up to 16 output channels take half a register: there the 128-bit lanes hold different pixel pairs.
-// Patches of more than kWide bits would not fit the 16-bit sums; they take a plain popcount.
+// Patches of more than kWide bits would overflow the 16-bit sums; they use 64-bit popcounts.
 
 #include "kernels/x86/bits.h"
 #include "kernels/x86/epilogue.h"

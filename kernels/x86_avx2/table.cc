@@ -1,4 +1,4 @@
-// The table x86_avx2: who it is for, and what it writes itself.
+// The table x86_avx2: which CPUs it is for, and its own kernels.
 
 #include "kernels/portable/table.h"
 

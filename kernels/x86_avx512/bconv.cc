@@ -90,29 +90,16 @@ Parts parts(const Shape& s, const Layout& l) {
   return p;
 }
 
-// The three parts of up to 8 bytes each, of which those in the masks exist.
-OVSW_INLINE void gather8(const std::uint8_t* from, std::int64_t step, std::uint64_t mask1, std::uint64_t mask2,
-                         std::uint64_t mask3, std::uint8_t* to, std::int64_t third) {
-  std::uint64_t a, b, c;
-  std::memcpy(&a, from, 8);
-  std::memcpy(&b, from + step, 8);
-  std::memcpy(&c, from + 2 * step, 8);
-  a &= mask1;
-  b &= mask2;
-  c = (c & mask3) ^ a ^ b;
-  std::memcpy(to, &a, 8);
-  std::memcpy(to + third, &b, 8);
-  std::memcpy(to + 2 * third, &c, 8);
-}
-
-// The same of parts that exist as a whole, by registers of at least their size: what is too much is overwritten by the
-// next part or patch, or not read.
-template <typename V>
-OVSW_INLINE void gather_whole(const std::uint8_t* from, std::int64_t step, std::uint8_t* to, std::int64_t third) {
+// a_1, a_2 and the xor of all three parts at `from`, by registers V of at least their size: surplus bytes are
+// overwritten by the next part or patch, or never read. clear(a, b, c) clears the bits that do not exist.
+template <typename V, typename Clear>
+OVSW_INLINE void gather_words(const std::uint8_t* from, std::int64_t step, Clear clear, std::uint8_t* to,
+                              std::int64_t third) {
   V a, b, c;
   std::memcpy(&a, from, sizeof a);
   std::memcpy(&b, from + step, sizeof b);
   std::memcpy(&c, from + 2 * step, sizeof c);
+  clear(a, b, c);
   c ^= a ^ b;
   std::memcpy(to, &a, sizeof a);
   std::memcpy(to + third, &b, sizeof b);
@@ -183,24 +170,26 @@ void prepare(const KernelArgs& args, const Layout& l, const Scratch& w, std::int
         if constexpr (Ones) *ones++ = count;
       }
     };
-    const auto gather_by = [&](auto v) OVSW_INLINE_LAMBDA {
+    const auto gather_by = [&](auto v, auto clear) OVSW_INLINE_LAMBDA {
       gather_each([&](const std::uint8_t* patch, std::uint8_t* out) OVSW_INLINE_LAMBDA {
-        gather_whole<decltype(v)>(patch, p.step, out, p.third);
+        gather_words<decltype(v)>(patch, p.step, clear, out, p.third);
         return 0;
       });
     };
+    const auto keep = [](auto&, auto&, auto&) OVSW_INLINE_LAMBDA {};
     if (one && !Ones && p.third <= 8) {
       const auto bits1 = low_bits(8 * p.size[0]), bits2 = low_bits(8 * p.size[1]), bits3 = low_bits(8 * p.size[2]);
-      gather_each([&](const std::uint8_t* patch, std::uint8_t* out) OVSW_INLINE_LAMBDA {
-        gather8(patch, p.step, bits1, bits2, bits3, out, p.third);
-        return 0;
+      gather_by(std::uint64_t(), [=](std::uint64_t& a, std::uint64_t& b, std::uint64_t& c) OVSW_INLINE_LAMBDA {
+        a &= bits1;
+        b &= bits2;
+        c &= bits3;
       });
     } else if (whole && p.third <= 16) {
-      gather_by(Bytes<16>::Type{});
+      gather_by(Bytes<16>::Type{}, keep);
     } else if (whole && p.third <= 32) {
-      gather_by(Bytes<32>::Type{});
+      gather_by(Bytes<32>::Type{}, keep);
     } else if (whole) {
-      gather_by(Bytes<64>::Type{});
+      gather_by(Bytes<64>::Type{}, keep);
     } else if (one) {
       gather_each([&](const std::uint8_t* patch, std::uint8_t* out) OVSW_INLINE_LAMBDA {
         return gather64<Ones>(patch, p.step, mask1, mask2, mask3, out, p.third, mask);

@@ -1,5 +1,5 @@
 // The convolution over pixels. Where all weights have 8 bits, pixels stay bytes: one VPDPBUSD does four of a patch, and
-// 256 times its sum is the sum. A header before the weights says which it is.
+// the sum is 256 times its result. A header before the weights says which of the two it is.
 
 #include "kernels/portable/eight_bits.h"
 #include "kernels/x86/conv.h"
@@ -16,7 +16,7 @@ struct Bytes {
   static OVSW_INLINE void add(Vec& sum, Vec x, Vec w) { add_byte_products(sum, x, w); }
   static OVSW_INLINE Vec result(Vec sum) { return _mm512_slli_epi32(sum, 8); }
 };
-static_assert(plain::kUnit == 1 << 8);
+static_assert(portable::kUnit == 1 << 8);
 
 }  // namespace
 
@@ -25,9 +25,9 @@ std::size_t ConvPixels::packed_bytes(const Shape& s) { return kHeader + packed_w
 void ConvPixels::pack(const Shape& s, const void* weights, void* packed) {
   auto* to = static_cast<std::uint8_t*>(packed);
   std::memset(to, 0, kHeader);
-  to[0] = plain::eight_bits(s, weights);
+  to[0] = portable::eight_bits(s, weights);
   if (to[0]) {
-    pack_groups<std::int8_t>(weights, s.out_c, patch_values(s), kSlab, plain::kUnit, to + kHeader);
+    pack_groups<std::int8_t>(weights, s.out_c, patch_values(s), kSlab, portable::kUnit, to + kHeader);
   } else {
     pack_words(s, weights, to + kHeader);
   }

@@ -1,4 +1,4 @@
-// The table x86_avx512: who it is for, and what it writes itself.
+// The table x86_avx512: which CPUs it is for, and its own kernels.
 
 #include "kernels/portable/table.h"
 

@@ -1,4 +1,4 @@
-"""The door of every command, `python -m ovsw` included: it imports nothing until Ctrl-C can be answered by one line.
+"""The entry points of all commands and of `python -m ovsw`. Nothing is imported before Ctrl-C is handled.
 
 Each name below is a script of pyproject.toml: `main` is `ovsw`, `run` is `ovsw-run` and so on.
 """
@@ -9,7 +9,7 @@ import sys
 
 
 class Door:
-    """Runs the command of this name, or that which the first argument says. Ends in an exit code."""
+    """Runs the command of this name, or the one that the first argument names. Returns the exit code."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name

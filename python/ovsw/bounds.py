@@ -143,7 +143,7 @@ class Checker:
         self.activation(op)
         q = self.largest(op)
         if op.residual is not None and op.kind not in PAIRED:
-            self.require(q + self.most[op.residual] <= INT32, "its sum with the residual may leave 32 bits")
+            self.require(q + self.most[op.residual] <= INT32, "its sum with the residual may overflow 32 bits")
         for ref in (op.out, op.bits):
             if ref is not None:
                 counts = self.model.values[ref].kind in ("i16", "i32")
@@ -257,9 +257,9 @@ class Checker:
         parts = np.split(index, np.cumsum(result)[:2])
         for what, part, n in zip(("channel", "row", "column"), parts, self.model.values[op.input].shape):
             inside = part.min() >= -1 and part.max() < n
-            self.require(inside, f"weight names {what}s {part.min()} to {part.max()}, allowed are -1 to {n - 1}")
+            self.require(inside, f"weight names {what}s {part.min()} to {part.max()}, expected -1 to {n - 1}")
         whole = LOW <= op.pad_value <= HIGH and float(op.pad_value).is_integer()
-        self.require(whole, f"pad_value is {op.pad_value}, expected a whole number of 16 bits")
+        self.require(whole, f"pad_value is {op.pad_value}, expected a 16-bit integer")
 
     def bilinear(self, op: bnn.Op, result: tuple[int, int]) -> None:
         table = integers(self.model, op.weight)
@@ -270,7 +270,7 @@ class Checker:
             index, fraction = part[::2], part[1::2]
             last = index + (fraction != 0)
             reads = index.min() >= 0 and last.max() < n
-            self.require(reads, f"weight reads {what}s {index.min()} to {last.max()}, allowed are 0 to {n - 1}")
+            self.require(reads, f"weight reads {what}s {index.min()} to {last.max()}, expected 0 to {n - 1}")
             fits = fraction.min() >= 0 and fraction.max() < 1 << 30
             self.require(fits, f"weight has fractions {fraction.min()} to {fraction.max()}, expected less than 2^30")
 
@@ -311,7 +311,7 @@ class Checker:
         if op.act in ("clamp", "step"):
             lo, hi = op.clamp
             whole = all(LOW <= n <= HIGH and float(n).is_integer() for n in op.clamp)
-            self.require(whole, f"clamp_lo is {lo}, clamp_hi {hi}, expected whole numbers of 16 bits")
+            self.require(whole, f"clamp_lo is {lo}, clamp_hi {hi}, expected 16-bit integers")
             self.require(op.act == "step" or lo <= hi, f"clamp_lo is {lo}, clamp_hi {hi}")
 
     def largest_stored(self, op: bnn.Op) -> int:
@@ -331,13 +331,13 @@ class Checker:
             return -LOW
         shift, offset = integers(self.model, op.shift), np.abs(integers(self.model, op.offset))
         most = MAX_WIDE_SHIFT if op.kind in ("linear", "avgpool", "mul") else MAX_SHIFT
-        self.require(shift.max() <= most, f"shift is {shift.max()}, allowed are 0 to {most}")
+        self.require(shift.max() <= most, f"shift is {shift.max()}, expected 0 to {most}")
         if op.kind == "linear":
             sums = np.abs(integers(self.model, op.weight)).sum(axis=1)
             return self.fits(((-LOW * sums) >> shift) + 1 + offset)
         if op.kind in ("avgpool", "mul"):
             taps = op.window[0] * op.window[1]
-            self.require(taps <= MAX_TAPS, f"has {taps} taps, allowed are {MAX_TAPS}")
+            self.require(taps <= MAX_TAPS, f"has {taps} taps, expected at most {MAX_TAPS}")
             factor = -LOW * taps if op.kind == "avgpool" else LOW * LOW
             sums = factor * np.abs(integers(self.model, op.scale)) + offset
             return self.fits(_shifted(sums, shift) - LOW)

@@ -1,4 +1,4 @@
-"""This CPU: its name, the instruction sets it has kernels for, and how fast it does the plainest work."""
+"""This CPU: its name, its cores, and the kernel tables that it can run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ def name(cpuinfo: str = "/proc/cpuinfo") -> str:
 
 
 def features(cpuinfo: str = "/proc/cpuinfo") -> list[str]:
-    """Those of `FEATURES` that the system says this CPU has; none where it does not say."""
-    named = _fields(cpuinfo)
-    found = {*named.get("flags", "").split(), *named.get("Features", "").split()}
-    return [feature for feature in FEATURES if feature in found]
+    """Those of `FEATURES` that the system reports; none where it reports nothing."""
+    fields = _fields(cpuinfo)
+    listed = {*fields.get("flags", "").split(), *fields.get("Features", "").split()}
+    return [feature for feature in FEATURES if feature in listed]
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _fields(cpuinfo: str) -> dict[str, str]:
@@ -39,34 +44,38 @@ def _fields(cpuinfo: str) -> dict[str, str]:
 
 
 def build_version() -> str:
-    """Of the compiled module, which is that of the package unless an installation is half old."""
+    """The version of the compiled module, which differs from the package's if only one of them was updated."""
     return _core.__version__
 
 
 def isas() -> dict[str, bool]:
-    """The kernel tables of this build, the best first, and whether this CPU supports each."""
+    """The kernel tables of this build, fastest first, and whether this CPU supports each."""
     return dict(_core.tables())
 
 
 def supported_isas() -> list[str]:
-    """Those that an `Engine` can take here, the best first."""
+    """The tables that an `Engine` can use on this CPU, fastest first."""
     return [isa for isa, supported in isas().items() if supported]
 
 
+def forced_isa() -> str:
+    """The table that the environment variable OVSW_ISA names; "" if it is not set."""
+    return os.environ.get("OVSW_ISA", "")
+
+
 def chosen_isa() -> str:
-    """The one that an `Engine` takes unless told otherwise. Raises ValueError if OVSW_ISA names none that it can."""
-    forced = os.environ.get("OVSW_ISA", "")
+    """The table that an `Engine` uses by default. Raises ValueError if OVSW_ISA names one that cannot be used here."""
+    forced = forced_isa()
     if forced and forced not in supported_isas():
         why = "is not supported by this CPU" if forced in isas() else "is not in this build"
-        raise ValueError(f"OVSW_ISA={forced} {why}; {', '.join(supported_isas())} can be used here")
+        raise ValueError(f"OVSW_ISA={forced} {why}; available here: {', '.join(supported_isas())}")
     return forced or supported_isas()[0]
 
 
-def time_popcount(pixels: int, channels: int, words: int) -> float:
-    """Seconds of plain 64-bit popcount dots of so many words, for each pixel and channel."""
-    return _core.time_popcount(pixels, channels, words)
+def let_idle_threads_sleep() -> None:
+    """Idle OpenMP threads, such as torch's, sleep instead of spinning on cores that our own threads need.
 
-
-def time_copy(size: int, repeat: int) -> float:
-    """Seconds in which so many bytes are read and written, by a plain copy, `repeat` times."""
-    return _core.time_copy(size, repeat)
+    Call it before torch is imported: OpenMP reads the variables when it is loaded.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("KMP_BLOCKTIME", "0")

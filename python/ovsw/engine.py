@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Union, cast
 
 import numpy as np
 
-from ovsw import _core
-from ovsw.metadata import parse_metadata, warn_if_newer
+from ovsw import _core, cpu
+from ovsw.metadata import file_version, parse_metadata, warn_if_newer
 from ovsw.networks import InputSpec
-from ovsw.util.text import dims, table, visible
+from ovsw.util.text import dims, first_line, table, visible
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -28,6 +27,9 @@ ImageLike = Union[str, "os.PathLike[str]", "Image.Image", np.ndarray, Sequence[A
 NO_LIMIT = (1 << 63) - 1  # a memory_limit for files that are trusted
 
 
+_MOST_THREADS = 2**31 - 1  # that an int of the core can hold
+
+
 class Engine:
     """Loads a `.bnn` file and runs it.
 
@@ -36,33 +38,38 @@ class Engine:
         threads: how many threads one call of `run` uses; the result does not depend on it.
         isa: the kernel table to use, by name; default is the environment variable OVSW_ISA, or else the best one that
             this CPU supports.
-        memory_limit: how many bytes it may take in all, see `Memory`; a file that needs more is refused before it gets
-            any of them. The default is 160 MiB and four times the size of the file.
+        memory_limit: how many bytes it may use in all, see `Memory`; a file that needs more is refused before anything
+            is allocated. The default is 160 MiB plus four times the size of the file.
 
-    `metadata` is what the file says of itself, `input` what the network takes, how images are prepared for it, and its
-    class names, `output_shapes` channels, height and width of each output: most networks have one, of a channel per
-    class and 1 x 1. An Engine may be used from several Python threads at once; the GIL is released while it computes.
+    `metadata` is the metadata of the file. `input` has the shape of the image, how it is prepared, and the class names.
+    `output_shapes` has channels, height and width of each output; most networks have one, with a channel per class and
+    1 x 1 pixels. Several Python threads may use one Engine at once; the GIL is released while it computes.
     """
 
     def __init__(
         self, model: ModelSource, threads: int = 1, isa: str | None = None, memory_limit: int | None = None
     ) -> None:
+        if not isinstance(model, (bytes, str, os.PathLike)):
+            raise ValueError(
+                f"the model is of type {type(model).__name__}, expected the path of a .bnn file or its bytes"
+            )
         self._name = name = "the model" if isinstance(model, bytes) else os.fspath(model)
-        if isinstance(threads, bool) or not isinstance(threads, int):
-            raise ValueError(f"threads is {threads!r}, expected a whole number")
+        if _whole("threads", threads) > _MOST_THREADS:  # of fewer the core says how many it takes
+            raise ValueError(f"threads is {threads}, which is too many")
+        if isa is not None and not isinstance(isa, str):
+            raise ValueError(f"isa is {isa!r}, expected the name of a kernel table")
         limit = 0 if memory_limit is None else memory_limit  # 0: the engine's default
         if isinstance(limit, bool) or not isinstance(limit, int) or not (limit > 0 or memory_limit is None):
             raise ValueError(f"memory_limit is {memory_limit!r}, expected a number of bytes")
         data = model if isinstance(model, bytes) else read_file(Path(model))
-        wanted = os.environ.get("OVSW_ISA", "") if isa is None else isa
         try:
-            with _memory_of(f"{name}: there is not enough memory to load it"):
-                self._core = _core.Engine(data, threads, wanted, min(limit, NO_LIMIT))
+            with _memory_of(f"{name}: not enough memory to load it"):
+                self._core = _core.Model(data, threads, cpu.forced_isa() if isa is None else isa, min(limit, NO_LIMIT))
         except ValueError as e:
             raise ValueError(f"{name}: {e}") from None
         core = self._core
         self.metadata: dict[str, Any] = parse_metadata(core.metadata.encode())
-        warn_if_newer(name, struct.unpack_from("<2H", data, 8), self.metadata)
+        warn_if_newer(name, file_version(data), self.metadata)
         self.input = InputSpec(*core.input_shape, tuple(core.mean), tuple(core.std), core.resize, tuple(core.labels))
         self.output_shapes = [(c, h, w) for c, h, w in core.output_shapes]
         self._one_vector = len(self.output_shapes) == 1 and self.output_shapes[0][1:] == (1, 1)
@@ -106,14 +113,14 @@ class Engine:
 
     @property
     def steps(self) -> list[Step]:
-        """What a run does, in this order: it takes the image over, then computes op by op."""
+        """The steps of a run: first the image is copied, then the ops follow in order."""
         first = Step("input", "input", self.input_shape, self.input_shape, (1, 1), 0.0)
         ops = self._core.steps()
         return [first, *(Step(s["name"], s["op"], s["input"], s["output"], s["window"], s["macs"]) for s in ops)]
 
     @property
     def memory(self) -> Memory:
-        """What it holds beside the file."""
+        """The memory that it uses beside the file."""
         return Memory(*self._core.memory)
 
     def run(self, image: ImageLike) -> Any:
@@ -148,10 +155,12 @@ class Engine:
         The first output must be a vector: logits, or what the metadata's `output` says ("probabilities" or
         "log_probabilities").
         """
-        if k < 1:
+        if _whole("k", k) < 1:
             raise ValueError(f"k is {k}, expected at least 1")
         if self.output_shapes[0][1:] != (1, 1):
-            raise ValueError(f"the first output is a map of {dims(self.output_shapes[0])}, no vector of class scores")
+            raise ValueError(
+                f"the first output is a map of {dims(self.output_shapes[0])}, not a vector of class scores"
+            )
         result = self.run(image)
         logits = result[0] if isinstance(result, tuple) else result
         rows = [self._top(row, k) for row in np.atleast_2d(logits)]
@@ -159,7 +168,7 @@ class Engine:
 
     def profile(self, image: ImageLike, repeat: int = 20) -> Profile:
         """Where the time goes: one row per step, medians over `repeat` runs."""
-        if repeat < 1:
+        if _whole("repeat", repeat) < 1:
             raise ValueError(f"repeat is {repeat}, expected at least 1")
         seconds = self.time_steps(image, repeat + 1)[1:]  # the first one warms up
         medians = np.median(seconds, axis=0)
@@ -167,7 +176,7 @@ class Engine:
         return Profile(rows, float(np.median(seconds.sum(axis=1))) * 1e3, self.threads)
 
     def batch(self, image: ImageLike) -> np.ndarray:
-        """What `run` makes of its argument: one array, uint8 (n, h, w, c) or float32 (n, c, h, w)."""
+        """The argument of `run` as one array, uint8 (n, h, w, c) or float32 (n, c, h, w)."""
         return self._batch(image)[0]
 
     def time_steps(self, image: ImageLike, repeat: int = 1) -> np.ndarray:
@@ -185,14 +194,14 @@ class Engine:
 
     def _no_memory(self) -> MemoryError:
         of_run = self.memory.maps + self.memory.scratch
-        return MemoryError(f"{self._name}: there is not enough memory to run it, which takes {of_run:,} bytes")
+        return MemoryError(f"{self._name}: not enough memory to run it, which takes {of_run:,} bytes")
 
     def _top(self, logits: np.ndarray, k: int) -> list[tuple[str, float]]:
         wide = logits.astype(np.float64)
-        given = self.metadata.get("output")
-        if given == "probabilities":
+        kind = self.metadata.get("output")
+        if kind == "probabilities":
             probabilities = wide
-        elif given == "log_probabilities":
+        elif kind == "log_probabilities":
             probabilities = np.exp(wide)
         else:
             exp = np.exp(wide - wide.max())
@@ -203,11 +212,13 @@ class Engine:
 
     def _batch(self, image: ImageLike) -> tuple[np.ndarray, bool]:
         """A contiguous uint8 (n, h, w, c) or float32 (n, c, h, w) array, and whether it was one image."""
-        if type(image) is np.ndarray:  # first, as small networks take no longer than a few of the questions below
+        if type(image) is np.ndarray:  # first: small networks take no longer than the checks below
             return self._array(image)
         if isinstance(image, (list, tuple)):
             if not image:
                 raise ValueError("the batch is empty")
+            if any(isinstance(item, (list, tuple)) for item in image):
+                raise ValueError("a list is a batch of single images, it cannot hold lists")
             parts = [self._batch(item) for item in image]
             if any(not single for _, single in parts):
                 raise ValueError("a list is a batch of single images, it cannot hold batches")
@@ -221,7 +232,11 @@ class Engine:
             return load_pixels(picture, spec.channels, spec.resize, (spec.height, spec.width))[None], True
         if not hasattr(image, "__array__"):
             raise ValueError(f"cannot take a {type(image).__name__} as an image")
-        return self._array(np.asarray(image))
+        try:
+            array = np.asarray(image)
+        except Exception as e:  # tensors that are sparse, nested, or elsewhere than in memory
+            raise ValueError(f"cannot take a {type(image).__name__} as an image: {first_line(e)}") from None
+        return self._array(array)
 
     def _array(self, array: np.ndarray) -> tuple[np.ndarray, bool]:
         c, h, w = self.input_shape
@@ -241,8 +256,14 @@ class Engine:
         return np.ascontiguousarray(array.reshape(-1, *expected)), array.ndim == 3
 
 
+def _whole(name: str, number: object) -> int:
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
+        raise ValueError(f"{name} is {number!r}, expected a whole number")
+    return int(number)
+
+
 def _is_picture(image: object) -> bool:
-    """Whether this is a PIL image; who has one has loaded Pillow."""
+    """Whether this is a PIL image; Pillow is not imported for it."""
     pillow = sys.modules.get("PIL.Image")
     return pillow is not None and isinstance(image, pillow.Image)
 
@@ -261,15 +282,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Memory:
-    """In bytes: what `memory_limit` bounds. Calls of `run` at the same time have maps and scratch of their own, each as
-    much.
+    """In bytes; `memory_limit` bounds the total. Every simultaneous call of `run` needs its own maps and scratch.
 
     Attributes:
         maps: feature maps of a run.
-        weights: as the kernels want them, and what else there is per channel.
-        borders: what padding costs convolutions, by rows, columns and channels.
-        scratch: what kernels work in, of all threads.
-        arrays: what a caller of `run` holds: an image as float32, the results and a copy of them in another order.
+        weights: repacked for the kernels, with the constants per channel.
+        borders: the border correction of padded convolutions.
+        scratch: the working memory of kernels, of all threads.
+        arrays: of a caller of `run`: an image as float32, the results, and a reordered copy of them.
     """
 
     maps: int
@@ -315,13 +335,13 @@ class Profile:
 
 
 def default_memory_limit(size: int) -> int:
-    """What a file of so many bytes may take unless a `memory_limit` says otherwise."""
+    """The default `memory_limit` of a file of so many bytes."""
     return _core.default_memory_limit(size)
 
 
 @contextlib.contextmanager
 def _memory_of(message: str) -> Iterator[None]:
-    """A MemoryError with a text."""
+    """Gives a MemoryError a message."""
     try:
         yield
     except MemoryError:
@@ -336,5 +356,5 @@ def read_file(path: Path) -> bytes:
         raise ValueError(f"{path}: is a folder, expected a .bnn file")
     if not path.is_file():
         raise ValueError(f"{path}: is not a regular file")
-    with _memory_of(f"{path}: there is not enough memory to read it"):
+    with _memory_of(f"{path}: not enough memory to read it"):
         return path.read_bytes()

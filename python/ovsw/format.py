@@ -304,7 +304,9 @@ def from_bytes(data: bytes) -> Model:
     try:
         return _from_bytes(data)
     except FormatError as e:
-        major, minor, crc = struct.unpack_from("<2HI", data, len(MAGIC)) if len(data) >= HEADER.size else (0, 0, 0)
+        if len(data) < HEADER.size:
+            raise
+        _, major, minor, crc, *_ = HEADER.unpack_from(data)
         if major != MAJOR or minor <= MINOR or crc != checksum(data):
             raise
         known = f"this reader knows {MAJOR}.{MINOR}: install a newer ovsw"
@@ -330,9 +332,9 @@ def _from_bytes(data: bytes) -> Model:
         raise FormatError(f"header_size is {header_size}, expected {HEADER.size} and 4 for each further output")
     for what, n in (("value_count", n_values), ("tensor_count", n_tensors), ("op_count", n_ops)):
         if not 1 <= n <= MAX_COUNT:
-            raise FormatError(f"{what} is {n}, allowed are 1 to {MAX_COUNT}")
+            raise FormatError(f"{what} is {n}, expected 1 to {MAX_COUNT}")
     if strings_size > MAX_STRINGS or metadata_size > MAX_METADATA:
-        raise FormatError(f"strings_size {strings_size} or metadata_size {metadata_size} is over its cap")
+        raise FormatError(f"strings_size {strings_size} or metadata_size {metadata_size} is over the limit")
 
     at_tensors = header_size + VALUE.size * n_values
     at_ops = at_tensors + TENSOR.size * n_tensors
@@ -359,12 +361,13 @@ def _from_bytes(data: bytes) -> Model:
     more_outputs = list(struct.unpack_from(f"<{(header_size - HEADER.size) // 4}I", data, HEADER.size))
     for index in more_outputs:
         if index >= n_values:
-            raise FormatError(f"a further output is value {index}, there are {n_values}")
+            raise FormatError(f"output index {index} is out of range: the file has {n_values} values")
     if len({output, *more_outputs}) <= len(more_outputs):
         raise FormatError("an output is named twice")
-    for what, index, n in (("output", output, n_values), ("mean", mean, n_tensors), ("std", std, n_tensors)):
+    for what, index, kind in (("output", output, "values"), ("mean", mean, "tensors"), ("std", std, "tensors")):
+        n = n_values if kind == "values" else n_tensors
         if index >= n:
-            raise FormatError(f"header field {what} is {index}, there are {n}")
+            raise FormatError(f"header field {what} is {index}, the file has {n} {kind}")
     _check_tensor_uses(ops, mean, std, n_tensors)
     _check_resize(metadata, max(values[0].h, values[0].w))
     return Model(values, tensors, ops, output, mean, std, numerics_name, metadata, (major, minor), more_outputs)
@@ -397,7 +400,7 @@ def _name(codes: dict[str, int], code: int, what: str) -> str:
 
 def _value(i: int, kinds: dict[str, int], kind: int, c: int, h: int, w: int) -> Value:
     if not all(1 <= n <= MAX_DIM for n in (c, h, w)):
-        raise FormatError(f"value {i}: shape {(c, h, w)}, allowed are 1 to {MAX_DIM} each")
+        raise FormatError(f"value {i}: shape {(c, h, w)}, expected 1 to {MAX_DIM} each")
     return Value(_name(kinds, kind, f"value {i}: kind"), c, h, w)
 
 
@@ -408,7 +411,7 @@ def _tensor(i: int, data: bytes, end: int, record: tuple[int, ...]) -> tuple[Ten
         raise FormatError(f"tensor {i}: rank {rank} with dims {tuple(dims)}")
     shape = tuple(dims[:rank])
     if not all(1 <= n <= MAX_DIM for n in shape):
-        raise FormatError(f"tensor {i}: shape {shape}, allowed are 1 to {MAX_DIM} each")
+        raise FormatError(f"tensor {i}: shape {shape}, expected 1 to {MAX_DIM} each")
     storage, np_dtype = _storage_shape(name, shape), DTYPES[name][1]
     count = math.prod(storage)
     if length != count * np_dtype.itemsize:
@@ -431,7 +434,7 @@ def _op(i: int, strings: bytes, n_values: int, n_tensors: int, record: tuple[Any
     if name_at + name_len > len(strings):
         raise FormatError(f"op {i}: name lies outside the strings")
     if name_len > MAX_NAME:
-        raise FormatError(f"op {i}: name has {name_len} bytes, allowed are {MAX_NAME}")
+        raise FormatError(f"op {i}: name has {name_len} bytes, expected at most {MAX_NAME}")
     try:
         name = strings[name_at : name_at + name_len].decode()
     except UnicodeDecodeError:
@@ -441,9 +444,9 @@ def _op(i: int, strings: bytes, n_values: int, n_tensors: int, record: tuple[Any
     label = f"op {i} '{name}'"
     kinds = ("input", "residual", "out", "bits", "weight", "scale", "offset", "slope", "shift", "threshold")
     indices: dict[str, Any] = {}
-    for what, ref, n in zip(kinds, refs, [n_values] * 4 + [n_tensors] * 6):
+    for what, ref, (to, n) in zip(kinds, refs, [("value", n_values)] * 4 + [("tensor", n_tensors)] * 6):
         if ref != NONE and ref >= n:
-            raise FormatError(f"{label}: {what} refers to {ref}, there are {n}")
+            raise FormatError(f"{label}: {what} refers to {to} {ref}, the file has {n}")
         indices[what] = None if ref == NONE else ref
     source = indices.pop("input")
     if source is None:

@@ -1,6 +1,6 @@
 """From an image file to the pixels a network was evaluated on: orient, convert, resize, centre-crop.
 
-A file gives the right pixels or one error that names it. At most `PIL.Image.MAX_IMAGE_PIXELS` pixels are decoded.
+Errors name the file. At most `PIL.Image.MAX_IMAGE_PIXELS` pixels are decoded.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ _QUIET = threading.Lock()  # the filters of warnings belong to the process
 
 
 def _new_lock() -> None:
-    """In a forked child: a thread that held the lock is not there."""
+    """For a forked child, where the thread that held the lock does not exist."""
     global _QUIET
     _QUIET = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_new_lock)
+os.register_at_fork(after_in_child=_new_lock)
 
 
 def load_pixels(source: ImageSource, channels: int, resize: int, crop: tuple[int, int]) -> np.ndarray:
@@ -53,6 +52,8 @@ def load_pixels(source: ImageSource, channels: int, resize: int, crop: tuple[int
     of one channel), bilinear resize with antialiasing, centre crop; what the crop has beyond the image is black.
     """
     image = load_image(source, channels)
+    if 0 in image.size:
+        raise ValueError(f"the image of {image.width}x{image.height} has no pixels")
     try:
         centre = _scaled_centre(image, resize, crop)
     except MemoryError:
@@ -93,7 +94,7 @@ def _opened(file: str | os.PathLike[str] | BinaryIO, path: str | os.PathLike[str
     try:
         with _quiet():
             image = Image.open(file)
-    except Image.DecompressionBombError as e:  # beyond twice the limit, and the size is only in its words
+    except Image.DecompressionBombError as e:  # beyond twice the limit; the size is only in the message
         raise _too_large(path, re.findall(r"\d+", str(e))[0]) from None
     except PermissionError:
         raise
@@ -128,13 +129,13 @@ def _decode(image: Image.Image, source: ImageSource, channels: int) -> Image.Ima
 
 
 def _orientation(image: Image.Image) -> int:
-    """What EXIF says; a damaged block says nothing."""
+    """The orientation in EXIF; 1 if the block is missing or damaged."""
     try:
         with _quiet():
-            found = image.getexif().get(_ORIENTATION)
+            orientation = image.getexif().get(_ORIENTATION)
     except Exception:
         return 1
-    return found if isinstance(found, int) else 1
+    return orientation if isinstance(orientation, int) else 1
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
@@ -189,7 +190,7 @@ class _Part:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Pillow warns of large files and of damaged EXIF; here these are errors, or nothing."""
+    """Silences the warnings of Pillow about large files and damaged EXIF, which are errors here or ignored."""
     with _QUIET, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""What is known of networks without building them: their shape, their classes, and how their images are prepared.
+"""Facts about networks: their shape, their classes, and how their images are prepared.
 
 `ovsw.nn` binds these names to modules; the exporter, the trainer and the bench read the same facts. Needs no torch.
 """
@@ -36,17 +36,17 @@ class InputSpec:
 
     @property
     def preprocess(self) -> dict[str, Any]:
-        """As a file's metadata has it."""
+        """The entry of a file's metadata."""
         square = {"crop": self.height} if self.height == self.width else {}
         return {"resize": self.resize, **square}
 
     def metadata(self, arch: str, num_classes: int, labels: str | list[str]) -> dict[str, Any]:
-        """What a file says of a network with this input."""
+        """The metadata of a file with this input."""
         about = {"producer": f"ovsw {__version__}", "arch": arch, "num_classes": num_classes}
         return {**about, "preprocess": self.preprocess, "labels": labels}
 
     def at(self, size: int) -> InputSpec:
-        """The same for a square image of another size: `resize` keeps its ratio to the crop."""
+        """The spec of a square image of another size; `resize` keeps its ratio to the crop."""
         return replace(self, height=size, width=size, resize=round(size * self.resize / max(self.height, self.width)))
 
     def normalised(self, pixels: np.ndarray) -> np.ndarray:
@@ -61,14 +61,16 @@ class NetworkSpec:
     """A network as its paper has it.
 
     Attributes:
+        module: the class that builds it, in `ovsw.nn`.
         blocks: how many in each stage; VGGSmall has none.
         classifier: the key of the last layer in a checkpoint.
-        aliases: what a family's own code calls it, where its checkpoints say so.
+        aliases: its names in the code of its authors, which their checkpoints contain.
         flattened: channels of the map that the classifier takes whole, and by how much it is smaller than the input;
             None where it is averaged first, so that any input size goes with the same weights.
     """
 
     name: str
+    module: str
     blocks: tuple[int, ...]
     num_classes: int
     input: InputSpec
@@ -83,7 +85,7 @@ class NetworkSpec:
 
     @property
     def dataset(self) -> str:
-        return "imagenet" if self.input is _IMAGENET else "cifar"
+        return "imagenet" if self.input.labels == "imagenet" else "cifar"
 
     def input_size(self, features: int) -> int:
         """The side of the input for which the classifier has so many features; the usual one where it does not tell."""
@@ -104,34 +106,38 @@ _IMAGENET = InputSpec(3, 224, 224, *NORMALISATIONS["imagenet"], resize=256, labe
 _CIFAR = InputSpec(3, 32, 32, *NORMALISATIONS["cifar10"], resize=32)
 _CIFAR_AS_IMAGENET = InputSpec(3, 32, 32, *NORMALISATIONS["imagenet"], resize=32)  # RBNN, AdaBin, ReCU
 NETWORKS = (
-    NetworkSpec("ResNet18_1w1a", (2, 2, 2, 2), 1000, _IMAGENET),
-    NetworkSpec("ResNet34_1w1a", (3, 4, 6, 3), 1000, _IMAGENET),
-    NetworkSpec("ReActResNet18_1w1a", (4, 4, 4, 4), 1000, _IMAGENET),  # counts single convolutions
-    NetworkSpec("ReActResNet34_1w1a", (6, 8, 12, 6), 1000, _IMAGENET),
-    NetworkSpec("cResNet18_1w1a", (2, 2, 2, 2), 100, _CIFAR),
-    NetworkSpec("cResNet20_1w1a", (3, 3, 3), 10, _CIFAR, classifier="linear"),
-    NetworkSpec("VGGSmall_1w1a", (), 10, _CIFAR, flattened=(512, 8)),
+    NetworkSpec("ResNet18_1w1a", "ResNet", (2, 2, 2, 2), 1000, _IMAGENET),
+    NetworkSpec("ResNet34_1w1a", "ResNet", (3, 4, 6, 3), 1000, _IMAGENET),
+    NetworkSpec("ReActResNet18_1w1a", "ReActResNet", (4, 4, 4, 4), 1000, _IMAGENET),  # counts single convolutions
+    NetworkSpec("ReActResNet34_1w1a", "ReActResNet", (6, 8, 12, 6), 1000, _IMAGENET),
+    NetworkSpec("cResNet18_1w1a", "CifarResNet18", (2, 2, 2, 2), 100, _CIFAR),
+    NetworkSpec("cResNet20_1w1a", "CifarResNet20", (3, 3, 3), 10, _CIFAR, classifier="linear"),
+    NetworkSpec("VGGSmall_1w1a", "VGGSmall", (), 10, _CIFAR, flattened=(512, 8)),
     *(
-        NetworkSpec(f"{name}_1w1a", blocks, 10, _CIFAR_AS_IMAGENET, "linear", aliases=(f"{alias}_1w1a",))
-        for name, blocks, alias in (
-            ("RBNN_cResNet18", (2, 2, 2, 2), "resnet18"),
-            ("RBNN_cResNet20", (3, 3, 3), "resnet20_bireal"),
-            ("RBNN_plain_cResNet20", (3, 3, 3), "resnet20"),
-            ("AdaBin_cResNet18", (2, 2, 2, 2), "resnet18"),
-            ("AdaBin_cResNet20", (3, 3, 3), "resnet20"),
-            ("ReCU_cResNet18", (2, 2, 2, 2), "resnet18"),
-            ("ReCU_cResNet20", (3, 3, 3), "resnet20"),
+        NetworkSpec(f"{name}_1w1a", module, blocks, 10, _CIFAR_AS_IMAGENET, "linear", aliases=(f"{alias}_1w1a",))
+        for name, module, blocks, alias in (
+            ("RBNN_cResNet18", "RBNNResNet18", (2, 2, 2, 2), "resnet18"),
+            ("RBNN_cResNet20", "RBNNResNet20", (3, 3, 3), "resnet20_bireal"),
+            ("RBNN_plain_cResNet20", "RBNNPlainResNet20", (3, 3, 3), "resnet20"),
+            ("AdaBin_cResNet18", "AdaBinResNet18", (2, 2, 2, 2), "resnet18"),
+            ("AdaBin_cResNet20", "AdaBinResNet20", (3, 3, 3), "resnet20"),
+            ("ReCU_cResNet18", "ReCUResNet18", (2, 2, 2, 2), "resnet18"),
+            ("ReCU_cResNet20", "ReCUResNet20", (3, 3, 3), "resnet20"),
         )
     ),
-    NetworkSpec("RBNN_VGGSmall_1w1a", (), 10, _CIFAR_AS_IMAGENET, flattened=(512, 8), aliases=("vgg_small_1w1a",)),
-    NetworkSpec("ReCU_VGGSmall_1w1a", (), 10, _CIFAR_AS_IMAGENET, flattened=(512, 8), aliases=("vgg_small_1w1a",)),
-    NetworkSpec("BiReal_cResNet20_1w1a", (3, 3, 3), 10, _CIFAR, "linear"),
-    NetworkSpec("BiRealNet18_1w1a", (4, 4, 4, 4), 1000, _IMAGENET, aliases=("birealnet18",)),
-    NetworkSpec("BiRealNet34_1w1a", (6, 8, 12, 6), 1000, _IMAGENET, aliases=("birealnet34",)),
+    *(
+        NetworkSpec(
+            *(f"{method}_VGGSmall_1w1a", f"{method}VGGSmall", (), 10, _CIFAR_AS_IMAGENET),
+            flattened=(512, 8),
+            aliases=("vgg_small_1w1a",),
+        )
+        for method in ("RBNN", "ReCU")
+    ),
+    NetworkSpec("BiReal_cResNet20_1w1a", "BiRealResNet20", (3, 3, 3), 10, _CIFAR, "linear"),
+    NetworkSpec("BiRealNet18_1w1a", "BiRealNet", (4, 4, 4, 4), 1000, _IMAGENET, aliases=("birealnet18",)),
+    NetworkSpec("BiRealNet34_1w1a", "BiRealNet", (6, 8, 12, 6), 1000, _IMAGENET, aliases=("birealnet34",)),
 )
-
-
-FLOAT_NETWORKS = (NetworkSpec("float_cResNet20", (3, 3, 3), 10, _CIFAR, "linear"),)  # teachers
+FLOAT_NETWORKS = (NetworkSpec("float_cResNet20", "FloatCifarResNet20", (3, 3, 3), 10, _CIFAR, "linear"),)  # teachers
 
 
 def networks() -> list[str]:

@@ -3,8 +3,8 @@
     from ovsw import zoo
     zoo.load("cresnet20-cifar10").classify("cat.jpg")
 
-`data/zoo/index.json` says of each file where it comes from and what it can do. A file's name has the start of its
-checksum, so that the index, which is replaced whole, names at every moment files that are there.
+`data/zoo/index.json` records the origin and the accuracy of each file. A file's name contains the start of its
+checksum, so the index, which is replaced atomically, always names files that exist.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ NOISE_IMAGES = 100  # images
 
 
 @dataclass(frozen=True)
-class Step:
-    """A run of `ovsw-train` that another one started from; `accuracy` in percent, in PyTorch at its end."""
+class EarlierRun:
+    """A run of `ovsw-train` that a later one started from; `accuracy` is its last one in PyTorch, in percent."""
 
     recipe: str
     settings: tuple[str, ...]
@@ -44,7 +44,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Entry:
-    """What the index says of a network.
+    """A network in the index.
 
     Attributes:
         right, right_pytorch: right answers on the `images` of the `test_set`, of the file in the engine and of the
@@ -76,7 +76,7 @@ class Entry:
     mistakes: tuple[tuple[str, str, int], ...]
     ms: float
     machine: str
-    before: tuple[Step, ...]
+    before: tuple[EarlierRun, ...]
     recipe: str
     settings: tuple[str, ...]
     seed: int
@@ -93,23 +93,23 @@ class Entry:
 
     @property
     def about(self) -> str:
-        """One line on what answers can be expected."""
+        """One line on accuracy and classes."""
         score = f"right on {self.accuracy:.2%} of the {self.images:,} test images of {self.test_set}"
         return f"{self.name}, {score}; it knows {len(self.classes)} classes: {', '.join(self.classes)}"
 
 
 def names() -> list[str]:
-    """The networks there are."""
+    """The names of all networks."""
     return list(read_index(FOLDER))
 
 
 def known(name: str) -> bool:
-    """Whether there is a network of this name. Paths of files are told apart without the index."""
+    """Whether there is a network of this name; the index is only read for what can be a name."""
     return NAME.fullmatch(name) is not None and name in names()
 
 
 def entry(name: str) -> Entry:
-    """What is known of a network. Raises ValueError for an unknown name."""
+    """The entry of a network. Raises ValueError for an unknown name."""
     entries = read_index(FOLDER)
     if name not in entries:
         close = difflib.get_close_matches(name, entries, 1, 0.4)
@@ -119,15 +119,27 @@ def entry(name: str) -> Entry:
 
 
 def path(name: str) -> Path:
-    """A network's file, its checksum verified."""
-    found = entry(name)
-    _read(found)
-    return FOLDER / found.file
+    """A network's file, its checksum verified. Raises ValueError for an unknown name and for a damaged file."""
+    network = entry(name)
+    file = FOLDER / network.file
+    data = file.read_bytes()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != network.sha256:
+        raise ValueError(
+            f"{file}: is damaged, {len(data):,} bytes with the SHA-256 {digest}, expected {network.bytes:,} bytes "
+            f"with {network.sha256}"
+        )
+    return file
+
+
+def resolve(model: str) -> tuple[Path, Entry | None]:
+    """The file of a model, which is named by its path or as a network of the zoo; with the entry of the latter."""
+    return (path(model), entry(model)) if known(model) else (Path(model), None)
 
 
 def load(name: str = DEFAULT, **options: Any) -> Engine:
     """An engine with a network of the zoo, its checksum verified; `options` are those of `Engine`."""
-    return Engine(_read(entry(name)), **options)
+    return Engine(path(name), **options)
 
 
 def pictures() -> dict[str, Path]:
@@ -136,7 +148,7 @@ def pictures() -> dict[str, Path]:
 
 
 def check_images(engine: Engine) -> np.ndarray:
-    """The pictures and a hundred images of noise as pixels: the same bytes everywhere, for ever."""
+    """The pictures and a hundred images of noise as pixels: the same bytes on every machine and in every version."""
     channels, height, width = engine.input_shape
     size = height * width * channels
     noise = np.frombuffer(hashlib.shake_256(b"ovsw zoo").digest(NOISE_IMAGES * size), np.uint8)
@@ -149,14 +161,14 @@ def logits_checksum(engine: Engine) -> str:
 
 
 def check(name: str, **options: Any) -> str:
-    """Proves that this machine computes what the index says, bit for bit; returns the kernels that it used.
+    """Checks that this machine computes the logits of the index, bit for bit; returns the kernel table that it used.
 
     Raises ValueError.
     """
     engine, expected = load(name, **options), entry(name).logits
-    found = logits_checksum(engine)
-    if found != expected:
-        raise ValueError(f"{name}: its logits on {engine.isa} have the SHA-256 {found}, expected {expected}")
+    digest = logits_checksum(engine)
+    if digest != expected:
+        raise ValueError(f"{name}: its logits on {engine.isa} have the SHA-256 {digest}, expected {expected}")
     return engine.isa
 
 
@@ -165,14 +177,14 @@ def read_index(folder: Path) -> dict[str, Entry]:
     source = folder / INDEX
     try:
         rows = [_frozen(row) for row in json.loads(source.read_text(encoding="utf-8"))]
-        found = [Entry(**{**row, "before": tuple(Step(**step) for step in row["before"])}) for row in rows]
+        entries = [Entry(**{**row, "before": tuple(EarlierRun(**run) for run in row["before"])}) for row in rows]
     except (ValueError, TypeError, KeyError) as e:
         raise ValueError(f"{source}: not an index of networks ({type(e).__name__}: {e})") from None
-    return {row.name: row for row in found}
+    return {network.name: network for network in entries}
 
 
 def _frozen(value: Any) -> Any:
-    """With tuples in the place of lists."""
+    """With tuples instead of lists."""
     if isinstance(value, dict):
         return {key: _frozen(item) for key, item in value.items()}
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
@@ -182,16 +194,3 @@ def index_bytes(entries: dict[str, Entry]) -> bytes:
     """The index file of these entries, sorted by name."""
     rows = [dataclasses.asdict(entries[name]) for name in sorted(entries)]
     return (json.dumps(rows, indent=2) + "\n").encode()
-
-
-def _read(found: Entry) -> bytes:
-    """A file's bytes, if they are those that the index means."""
-    source = FOLDER / found.file
-    data = source.read_bytes()
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != found.sha256:
-        raise ValueError(
-            f"{source}: is damaged, {len(data):,} bytes with the SHA-256 {digest}, expected {found.bytes:,} bytes "
-            f"with {found.sha256}"
-        )
-    return data

@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovsw import Engine, cpu
+from ovsw import Engine, _bench, cpu
 from ovsw import format as bnn
 from ovsw.bench import cli, compare, families, measure, micro, profile, scaling, table, training
 from ovsw.bench.entries import Entry
 from ovsw.bench.measure import Latency, Spread
 from ovsw.bench.peers.base import BOUNDS, error, fault
 from ovsw.bench.random_nets import random_resnet
-from ovsw.bench.result import Row
+from ovsw.bench.result import Measurement
 
 from support.results import cells, result_of
 
 PIXELS = np.zeros((32, 32, 3), np.uint8)
 
 
-def row(engine: str, wa: str, samples: list[float], size: float | None = 46.758, **more: Any) -> Row:
+def row(engine: str, wa: str, samples: list[float], size: float | None = 46.758, **more: Any) -> Measurement:
     precision = {"1/1": "1-bit", "16/16": "bf16", "32/32": "fp32", "8/8": "int8"}[wa]
-    return Row("resnet18", wa, engine, precision, "1", 1, 1, size, 5.0, "", Latency.of(samples), None, **more)
+    return Measurement("resnet18", wa, engine, precision, "1", 1, 1, size, 5.0, "", Latency.of(samples), None, **more)
 
 
 # Spreads and ratios
@@ -138,7 +138,7 @@ def test_times_are_per_image(tmp_path: Any) -> None:
 
     run = SimpleNamespace(repeat=3, min_time=0.0, progress=lambda *_: None, result=result_of([]))
     run.args = SimpleNamespace(memory=False, quick=False)
-    cli.Run._time(run, "n", [entry("x", [0.8, 0.08, 0.4]), entry("ovsw", [0.02, 0.04, 0.08])], 1000)  # type: ignore[arg-type]
+    cli.BenchRun._time(run, "n", [entry("x", [0.8, 0.08, 0.4]), entry("ovsw", [0.02, 0.04, 0.08])], 1000)  # type: ignore[arg-type]
     x, own = run.result.rows
     assert own.latency_ms.samples == pytest.approx([5.0, 10.0, 20.0])
     assert x.latency_ms.samples == pytest.approx([200.0, 20.0, 100.0])
@@ -152,8 +152,8 @@ def test_times_are_per_image(tmp_path: Any) -> None:
 def compared(**ratios: float) -> dict[str, str]:
     """Verdicts on engines (engine_network) whose samples are 10 ms before and so many times that after."""
     keys = {name: compare.Key(name.partition("_")[2], name.partition("_")[0], "fp32", 1, 1) for name in ratios}
-    a = compare.Run({}, {key: Latency.of([10.0] * 12) for key in keys.values()})
-    b = compare.Run({}, {keys[name]: Latency.of([10.0 * ratio] * 12) for name, ratio in ratios.items()})
+    a = compare.SavedResult({}, {key: Latency.of([10.0] * 12) for key in keys.values()})
+    b = compare.SavedResult({}, {keys[name]: Latency.of([10.0 * ratio] * 12) for name, ratio in ratios.items()})
     found = {change.key: change for change in compare.verdicts(a, b)}
     for name, key in keys.items():
         assert (found[key].a_ms, found[key].b_ms) == (10.0, pytest.approx(10 * ratios[name]))
@@ -195,8 +195,8 @@ def test_moods_are_of_one_network() -> None:
 def test_an_engine_has_one_vote() -> None:
     """Three precisions of one engine are slower, which is its own affair and not the machine's."""
     keys = [compare.Key("n", e, p, 1, 1) for e, p in zip("xxxyz", ("fp32", "int8", "bf16", "fp32", "fp32"))]
-    a = compare.Run({}, {key: Latency.of([10.0] * 12) for key in keys})
-    b = compare.Run({}, {key: Latency.of([13.0 if key.engine == "x" else 10.0] * 12) for key in keys})
+    a = compare.SavedResult({}, {key: Latency.of([10.0] * 12) for key in keys})
+    b = compare.SavedResult({}, {key: Latency.of([13.0 if key.engine == "x" else 10.0] * 12) for key in keys})
     assert [change.verdict for change in compare.verdicts(a, b)] == ["slower"] * 3 + ["same"] * 2
 
 
@@ -205,7 +205,7 @@ def test_the_place_of_samples() -> None:
     key = compare.Key("n", "e", "p", 1, 1)
 
     def verdict(after: list[float]) -> str:
-        runs = [compare.Run({}, {key: Latency.of(samples)}) for samples in ([10.0] * 60, after)]
+        runs = [compare.SavedResult({}, {key: Latency.of(samples)}) for samples in ([10.0] * 60, after)]
         return compare.verdicts(*runs)[0].verdict
 
     assert verdict([5.0 if i % 5 == 0 else 13.0 for i in range(60)]) == "slower"
@@ -231,10 +231,18 @@ def test_ceilings() -> None:
     assert ceilings.seconds(replace(work, bytes=1_000, macs=4e5, op="linear")) == pytest.approx(2e-7)
 
 
+def test_the_speeds_to_compare_with() -> None:
+    assert _bench.time_popcount(64, 64, 9) > 0.0
+    assert _bench.time_copy(1 << 20, 2) > 0.0
+    for size, repeat in ((1, 1), (64, 0), (64, -1)):
+        with pytest.raises(ValueError, match="size must be at least 2 and repeat positive"):
+            _bench.time_copy(size, repeat)
+
+
 def test_the_speed_of_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads copy half a MB each, four times in 2 ms: 2 GB/s."""
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(cpu, "time_copy", lambda size, repeat: asked.append((size, repeat)) or 2e-3)
+    monkeypatch.setattr(_bench, "time_copy", lambda size, repeat: asked.append((size, repeat)) or 2e-3)
     assert profile._copy_speed(1 << 20, 2) == pytest.approx(4 * (1 << 20) / 2e-3)
     assert profile._copy_speed(1 << 24, 1) == pytest.approx((1 << 24) / 2e-3)
     assert asked == [(1 << 19, 4), (1 << 19, 4), (1 << 24, 1)]
@@ -297,7 +305,7 @@ def test_scaling_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         **{"1 1": [10.0, 20.0, 40.0], "1 4": [40.0, 40.0, 320.0], "1 16": [160.0] * 3},
         **{"2 1": [20.0, 5.0, 10.0], "2 4": [8.0, 16.0, 80.0], "2 16": [80.0, 80.0, 16.0]},
     }
-    monkeypatch.setattr(scaling, "cores", lambda: 2)
+    monkeypatch.setattr(cpu, "usable_cores", lambda: 2)
     monkeypatch.setattr(scaling, "interleaved", lambda calls, rounds: {name: np.array(made[name]) for name in calls})
     data = bnn.to_bytes(random_resnet("cresnet20", numerics="integer"))
     found = scaling.scaling(data, None, PIXELS, 3, "mine")
@@ -333,7 +341,7 @@ def test_kernels_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         popcounts.setdefault((pixels, channels, words), []).append(now)
         return now
 
-    monkeypatch.setattr(cpu, "time_popcount", popcount)
+    monkeypatch.setattr(_bench, "time_popcount", popcount)
     rows = micro.measure("cresnet20", "integer", ["portable"], 3)
     binary = [i for i, s in enumerate(steps) if s.op == "bconv"]
     wide = [i for i in binary if s_shape(steps[i]) == ((16, 32, 32), (16, 32, 32))]
@@ -397,8 +405,8 @@ def test_families_as_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     """ResNet18 itself has no yardstick; the others are compared with it."""
     ms, over = Spread(1.25, 1.0, 1.5), Spread(2.5, 2.0, 3.0)
     made = {
-        "ResNet18": [families.Row("ResNet18", "float", ms, over, None)],
-        "cResNet20": [families.Row("cResNet20", "integer", ms, over, Spread(0.125, 0.1, 0.2))],
+        "ResNet18": [families.FamilyTime("ResNet18", "float", ms, over, None)],
+        "cResNet20": [families.FamilyTime("cResNet20", "integer", ms, over, Spread(0.125, 0.1, 0.2))],
     }
     monkeypatch.setattr(families, "_rows", lambda name, folder, args: made[name])
     assert families.main(["ResNet18", "cResNet20"]) == 0

@@ -16,8 +16,9 @@ import pytest
 from ovsw import Engine
 from ovsw import format as bnn
 from ovsw.bench import measure, memory
-from ovsw.bench.entries import ours
+from ovsw.bench.entries import load_ours
 from ovsw.bench.random_nets import random_resnet
+from ovsw.util import progress
 
 from support.results import NET, PHOTO
 
@@ -106,7 +107,7 @@ def test_memory(tmp_path: Path) -> None:
     held = np.ones(400_000_000, np.uint8)
     path = tmp_path / "net.bnn"
     bnn.write(random_resnet("resnet34", numerics="integer"), path)
-    entry = ours("resnet34", path, 1, "portable", None, 1, None).entry
+    entry = load_ours("resnet34", path, 1, "portable", None, 1, None).entry
     bare, peak = memory.baseline_mb(), memory.peak_mb(entry)
     assert bare is not None
     assert peak is not None
@@ -131,7 +132,7 @@ def test_ours_is_engine_run_on_pixels(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Engine, "run", lambda self, image: seen.append(image))
     for batch, shape in ((1, (32, 32, 3)), (3, (3, 32, 32, 3))):
         for image in (None, PHOTO):
-            given = ours("mine", path, 1, "portable", image, batch, None)
+            given = load_ours("mine", path, 1, "portable", image, batch, None)
             entry = given.entry
             entry.call()
             assert seen[-1].dtype == np.uint8
@@ -156,19 +157,16 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["pipe", "terminal"])
-def test_progress_bar(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal only, drawn a few times a second, and out of the way of lines."""
-    pytest.importorskip("tqdm")
     monkeypatch.setattr(sys, "stderr", stream)
-    bar = measure.Bar()
-    moments = iter([1.0, 1.01, 1.02, 9.0])
+    moments = iter([0.0, 3.0, 3.01, 3.3, 9.0])
     with monkeypatch.context() as patch:
-        patch.setattr(measure.time, "monotonic", lambda: next(moments))
-        for what, fraction in (("loading", 0.25), ("loading", 0.3), ("timing", 0.5), ("timing", 0.75)):
-            bar(what, fraction)
-    bar.say("a line")
-    bar.close()
-    shown = stream.getvalue()
-    drawn = [" ".join(part.split()[:2]) for part in shown.split("\r") if "ing" in part]
-    assert "a line\n" in shown
-    assert drawn == (["loading 25", "timing 50", "timing 75"] if stream.isatty() else [])
+        patch.setattr(progress.time, "monotonic", lambda: next(moments))
+        shown = progress.Progress("x", in_logs=False)
+        for what, share in (("loading", 0.25), ("loading", 0.3), ("timing", 0.5), ("timing", 0.75)):
+            shown(what, share, 1)
+    shown.say("a line")
+    drawn = [" ".join(part.split()[:3]) for part in stream.getvalue().split("\r") if "ing" in part]
+    assert stream.getvalue().endswith("a line\n")
+    assert drawn == (["x: loading 25", "x: timing 50", "x: timing 75"] if stream.isatty() else [])

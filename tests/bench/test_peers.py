@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from ovsw.bench import peers
-from ovsw.bench.entries import BITS, theirs
-from ovsw.bench.measure import Bar
+from ovsw.bench.entries import BITS, load_peers
 from ovsw.bench.peers import PEERS, REFERENCE, Peer, Runner, by_name, larq, obstacles, select
 from ovsw.bench.peers.base import batches, child, error, fault, float_bytes, images, one_line
 from ovsw.bench.topology import NETWORKS
+from ovsw.util.progress import Progress
 
 NET = "cresnet20"
 
@@ -145,7 +145,7 @@ def test_obstacles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Fake(Peer):
-    """Adds to the judge's logits; or breaks."""
+    """Adds to the reference's logits; or breaks."""
 
     def __init__(self, name: str, off: float | None) -> None:
         super().__init__(name, "fp32")
@@ -162,7 +162,7 @@ def test_broken_and_wrong_peers_cost_a_line(
     judge: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fakes: list[Peer] = [Fake("broken", None), Fake("wrong", 100.0), Fake("right", 0.0)]
-    entries, skipped = theirs(NET, fakes, REFERENCE, 1, tmp_path, images(NET, 1, seed=0)[0], Bar())
+    entries, skipped = load_peers(NET, fakes, REFERENCE, 1, tmp_path, images(NET, 1, seed=0)[0], Progress("ovsw-bench"))
     assert [e.engine for e in entries] == ["right"]
     assert [s.peer for s in skipped] == ["broken-fp32", "wrong-fp32"]
     lines = capsys.readouterr().err.splitlines()

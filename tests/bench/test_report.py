@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,7 +19,7 @@ from ovsw import format as bnn
 from ovsw.bench import emulate, plot, profile, report, scaling, table
 from ovsw.bench.measure import Latency, Spread
 from ovsw.bench.random_nets import random_resnet
-from ovsw.bench.result import Network, Result, Row, Skipped, as_json
+from ovsw.bench.result import Measurement, Network, Result, Skipped, as_json
 
 from support import browser
 from support.results import context_of
@@ -33,11 +32,11 @@ def spread(median: float) -> Spread:
     return Spread(median, 0.9 * median, 1.25 * median)
 
 
-def row(network: str, engine: str, precision: str, bits: int, ms: float, **more: Any) -> Row:
+def row(network: str, engine: str, precision: str, bits: int, ms: float, **more: Any) -> Measurement:
     latency = Latency(**vars(spread(ms)), samples=[0.9 * ms, ms, 1.25 * ms])
     made: dict[str, Any] = {"version": "1.0", "threads": 1, "batch": 1, "size_mb": 2.8, "file_mb": 2.9}
     made.update(check="within 1e-06", isa="some_isa", memory_mb=77.0, latency_ms=latency, ratio=spread(ms / 4.0))
-    return Row(network, f"{bits}/{bits}", engine, precision, **{**made, **more})
+    return Measurement(network, f"{bits}/{bits}", engine, precision, **{**made, **more})
 
 
 def result() -> Result:
@@ -69,7 +68,7 @@ def result() -> Result:
     )
 
 
-def made_profile() -> profile.Profile:
+def made_profile() -> profile.NetworkProfile:
     """Points of a roofline that lie on top of each other, and a step without multiply-adds."""
     times = {"ms": 0.5, "p10": 0.4, "p90": 0.75, "share": 0.08, "gmacs": 200.0, "ceiling_share": 0.5}
     steps = [
@@ -81,7 +80,7 @@ def made_profile() -> profile.Profile:
     steps.append(replace(steps[0], name="pool", op="maxpool", kinds="-", macs=0.0, gmacs=0.0))
     copies = [profile.Copy(1 << 17, 80.0), profile.Copy(1 << 26, 12.0)]
     ceilings = profile.Ceilings({"bconv bits x bits": 400.0}, copies)
-    return profile.Profile("some_isa", 1, 7, 6.5, steps, ceilings)
+    return profile.NetworkProfile("some_isa", 1, 7, 6.5, steps, ceilings)
 
 
 # Profile and scaling, on a real network.
@@ -129,27 +128,6 @@ def test_every_convolution_has_a_ceiling(numerics: str, weights: str, stem: str 
     kinds = {f"{s.op} {s.kinds}" for s in found.steps if s.op in ("conv", "bconv")}
     assert len(kinds) == (2 if numerics == "float" else 3)
     assert kinds == set(found.ceilings.gmacs)
-
-
-def test_scaling_has_every_combination(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine where threads share the work evenly and a batch costs nothing extra."""
-
-    def times(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, np.ndarray]:
-        for name, call in calls.items():
-            assert call().shape == (int(name.split()[1]), 10)
-        return {name: np.full(rounds, 12.0 * int(name.split()[1]) / int(name.split()[0])) for name in calls}
-
-    monkeypatch.setattr(scaling, "cores", lambda: 3)
-    monkeypatch.setattr(scaling, "interleaved", times)
-    data = bnn.to_bytes(random_resnet("cresnet20", numerics="integer"))
-    measured = scaling.scaling(data, None, PIXELS, 2, "mine")
-    found = json.loads(as_json(measured))
-    assert [(p["threads"], p["batch"]) for p in found["points"]] == [(t, b) for t in (1, 2, 3) for b in (1, 4, 16)]
-    for p in found["points"]:
-        assert p["ms_per_image"]["median"] == pytest.approx(12 / p["threads"])
-        assert p["images_per_s"] == pytest.approx(p["threads"] * 1000 / 12)
-        assert p["speedup"]["median"] == pytest.approx(p["threads"])
-        assert f"{p['images_per_s']:.1f}" in scaling.show(measured)
 
 
 @pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from ovsw.bench import cli, compare, context, measure, table
-from ovsw.bench.result import Row, Skipped, as_json
+from ovsw.bench.result import Measurement, Skipped, as_json
 from ovsw.bench.topology import NETWORKS, Topology
+from ovsw.util.text import markdown_table
 
 from support.results import PHOTO, cells, context_of, needs_onnx, result_of, rows_of
 
@@ -57,7 +58,7 @@ def test_deployment_table() -> None:
     assert one[1:5] == ["1/1", "2.81", "5.00", "16.66x"]
     assert float(one[-2][:-1]) == pytest.approx(5.0, rel=0.02)
     assert [c[1] for c in cells(shown, "ResNet18")[4:]] == ["ovsw", "quick", "fast", "slow"]
-    marked = table.show(made, True, table.markdown_table)
+    marked = table.show(made, True, markdown_table)
     assert "| ResNet18 | 1/1 | 2.81 | - | 16.64x | 7.97 | - | 3.47x | paper: M1 Pro, BOLT |" in marked
     assert "ResNet34" not in marked
     assert {line.count("|") for line in marked.splitlines() if line.startswith("|")} == {10, 12}
@@ -101,7 +102,7 @@ def test_context_of_a_pi(tmp_path: Path) -> None:
     )
     said = {"get_throttled": "throttled=0x50004", "measure_temp": "temp=81.0'C"}
     machine = context.Machine(tmp_path, lambda command: said.get(command[-1], ""), "Linux")
-    about, state = machine.about(), machine.state()
+    about, state = machine.conditions(), machine.state()
     assert about.cpu == "Raspberry Pi 5 Model B Rev 1.0"
     assert (about.clock_max_mhz, about.governor) == (2400, "powersave")
     assert (state.clock_mhz, state.temperature_c, state.trip_c) == (1500, 81.5, 85.0)
@@ -115,7 +116,7 @@ def test_context_of_a_pi(tmp_path: Path) -> None:
 def test_context_of_a_mac(tmp_path: Path) -> None:
     answers = {"machdep.cpu.brand_string": "Apple M1 Pro", "therm": "CPU_Scheduler_Limit = 100\nCPU_Speed_Limit = 70"}
     machine = context.Machine(tmp_path, lambda command: answers.get(command[-1], ""), "Darwin")
-    about, state = machine.about(), machine.state()
+    about, state = machine.conditions(), machine.state()
     assert about.cpu == "Apple M1 Pro"
     assert state.throttled == ["its speed is limited to 70 %"]
     assert state.clock_mhz is None
@@ -124,7 +125,7 @@ def test_context_of_a_mac(tmp_path: Path) -> None:
 
 def test_context_of_a_machine_that_tells_nothing(tmp_path: Path) -> None:
     machine = context.Machine(tmp_path, lambda command: "", "Linux")
-    about, state = machine.about(), replace(machine.state(), load=None)
+    about, state = machine.conditions(), replace(machine.state(), load=None)
     assert about.cpu
     assert {key for key, value in vars(state).items() if value not in (None, [])} == set()
     assert context.warnings(about, state, state) == []
@@ -133,7 +134,7 @@ def test_context_of_a_machine_that_tells_nothing(tmp_path: Path) -> None:
 
 def test_context_here(tmp_path: Path) -> None:
     state = context.Machine().state()
-    assert context.Machine().about().cpu
+    assert context.Machine().conditions().cpu
     files(tmp_path, sys__devices__system__cpu__cpu0__thermal_throttle__core_throttle_count="3\n")
     files(tmp_path, sys__devices__system__cpu__cpu1__thermal_throttle__core_throttle_count="4\n")
     quiet = replace(state, load=0.0, throttled=[], trip_c=None)
@@ -163,11 +164,11 @@ def test_commit(tmp_path: Path) -> None:
     assert context.commit(tmp_path) == f"{found}-dirty"
 
 
-def run(rows: list[Row]) -> compare.Run:
-    return compare.Run({}, {compare.Key(r.network, r.engine, r.precision, 1, 1): r.latency_ms for r in rows})
+def run(rows: list[Measurement]) -> compare.SavedResult:
+    return compare.SavedResult({}, {compare.Key(r.network, r.engine, r.precision, 1, 1): r.latency_ms for r in rows})
 
 
-def run_of(rng: np.random.Generator, mood: float, **milliseconds: float) -> compare.Run:
+def run_of(rng: np.random.Generator, mood: float, **milliseconds: float) -> compare.SavedResult:
     """A run's result with noise as machines have it: a mood for all, one for each row, drift, and spikes."""
     rows = rows_of(**milliseconds)
     for row in rows:
@@ -190,33 +191,10 @@ def test_compare_calls_noise_no_change_and_a_change_one() -> None:
         assert found.pop(("ovsw", "1-bit")) == "slower"
         assert not {"faster", "slower"} & set(found.values())
         assert compare.verdicts(c, a)[0].verdict == "faster"
+    other = run_of(rng, 1.0, ovsw_bit=3.5, new_fp32=1.0)
+    assert {"only in A", "only in B"} < {row.verdict for row in compare.verdicts(a, other)}
     alone = [run_of(rng, 1.0, ovsw_bit=ms) for ms in (3.5, 3.5, 4.5)]
     assert [compare.verdicts(alone[0], other)[0].verdict for other in alone[1:]] == ["same", "slower"]
-
-
-def test_compare_verdicts() -> None:
-    rng = np.random.default_rng(0)
-
-    def one(**figures: tuple[float, float]) -> compare.Run:
-        """From medians and how far samples are from them, as a share."""
-        rows = rows_of(**dict.fromkeys(figures, 1.0))
-        for row, (mid, width) in zip(rows, figures.values()):
-            samples = rng.permutation(mid * (1.0 + width * np.linspace(-1.0, 1.0, 60)))
-            row.latency_ms = measure.Latency.of(samples.tolist())
-        return run(rows)
-
-    base = one(a_fp32=(10, 0.1), b_fp32=(10, 0.1), c_fp32=(10, 0.1))
-    cases = {"same": (10.9, 0.01), "unclear": (13, 0.6), "slower": (13, 0.1), "faster": (6, 0.3)}
-    for verdict, figures in cases.items():
-        after = one(a_fp32=figures, b_fp32=(10, 0.1), c_fp32=(10, 0.1))
-        assert [row.verdict for row in compare.verdicts(base, after)] == [verdict, "same", "same"]
-    mood = one(a_fp32=(13, 0.1), b_fp32=(13, 0.1), c_fp32=(12.5, 0.1))  # all alike: the machine's
-    assert {row.verdict for row in compare.verdicts(base, mood)} == {"unclear"}
-    drift = one(a_fp32=(13, 0.1), b_fp32=(10, 0.1), c_fp32=(10, 0.1))
-    next(iter(drift.rows.values())).samples[-10:] = [10.0] * 10  # was as fast as before at the end
-    assert compare.verdicts(base, drift)[0].verdict == "unclear"
-    other = one(a_fp32=(10, 0.1), d_fp32=(10, 0.1))
-    assert [r.verdict for r in compare.verdicts(base, other)] == ["same", "only in A", "only in A", "only in B"]
 
 
 def test_compare_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,7 +264,7 @@ def test_json_has_what_was_measured() -> None:
     assert set(found) == {"context", "networks", "rows", "skipped"}
     assert (found["context"]["commit"], found["context"]["interrupted"], found["skipped"]) == (None, False, [])
     row = found["rows"][0]
-    assert set(row) == {f.name for f in fields(Row)} - {"like", "isa", "memory_mb"}
+    assert set(row) == {f.name for f in fields(Measurement)} - {"like", "isa", "memory_mb"}
     assert set(row["latency_ms"]) == {"median", "p10", "p90", "samples"}
     made.memory, made.rows[0].memory_mb, made.rows[0].size_mb = {"baseline_mb": 31.0}, 77.0, None
     found = json.loads(as_json(made))

@@ -44,13 +44,10 @@ def bnn_case() -> Case:
     from support.files import refusal
     from support.graphs import FLOAT, INTEGER, model_of
     from support.hostile import mutate_model, mutated_bytes
-    from support.integers import RandomModel as RandomIntegers
-    from support.models import TINY, RandomModel
+    from support.models import TINY
     from support.two_readers import disagreement
 
-    bases = [TINY, *(bnn.to_bytes(RandomModel(f"base {i}").model) for i in range(20))]
-    bases += [bnn.to_bytes(model_of(i, numerics)[0]) for i in range(15) for numerics in (FLOAT, INTEGER)]
-    bases += [bnn.to_bytes(RandomIntegers(i).model) for i in range(20)]
+    bases = [TINY, *(bnn.to_bytes(model_of(i, numerics)[0]) for i in range(35) for numerics in (FLOAT, INTEGER))]
 
     def python(data: bytes) -> None:
         model = bnn.from_bytes(data)
@@ -72,7 +69,7 @@ def bnn_case() -> Case:
 
         def read() -> str:
             found = refusal(lambda: python(data))
-            other = refusal(lambda: _core.Engine(data, 1, "portable"))
+            other = refusal(lambda: _core.Model(data, 1, "portable"))
             if words := disagreement(data, found, other):
                 raise Finding(words)
             return "taken" if other is None else "refused"

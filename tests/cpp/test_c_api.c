@@ -115,7 +115,7 @@ static void test_bad_runs(void) {
   CHECK(ovsw_run_pixels(model, 2, pixels, PIXELS, logits, 2 * OUTPUTS) == OVSW_INVALID_ARGUMENT);
   CHECK(ovsw_run_pixels(model, 2, pixels, 2 * PIXELS + 1, logits, 2 * OUTPUTS) == OVSW_INVALID_ARGUMENT);
   CHECK(ovsw_run_pixels(model, 1, pixels, PIXELS, logits, OUTPUTS - 1) == OVSW_INVALID_ARGUMENT);
-  CHECK(says("room for 1 logits, expected 1 times 2"));
+  CHECK(says("logit_count is 1, expected 1 times 2"));
   CHECK(ovsw_run_pixels(model, 1, pixels, PIXELS, logits, OUTPUTS + 1) == OVSW_INVALID_ARGUMENT);
   /* Products that wrap around to what was given. */
   const size_t many = SIZE_MAX / PIXELS + 1;
@@ -125,9 +125,9 @@ static void test_bad_runs(void) {
   wrong[3] = NAN;
   wrong[PIXELS - 1] = INFINITY;
   CHECK(ovsw_run_values(model, 1, wrong, PIXELS, logits, OUTPUTS) == OVSW_INVALID_ARGUMENT);
-  CHECK(says("2 values that are NaN or infinite"));
+  CHECK(says("2 NaN or infinite values"));
   CHECK(ovsw_run_pixels(model, 1, pixels, PIXELS, logits, OUTPUTS) == OVSW_OK && close_to(logits, pixels_logits));
-  CHECK(says("2 values that are NaN or infinite")); /* success leaves the last failure's text */
+  CHECK(says("2 NaN or infinite values")); /* success leaves the last failure's text */
   ovsw_close(model);
 }
 
@@ -230,7 +230,7 @@ static void test_options(void) {
   larger.known.size = (uint32_t)sizeof larger;
   CHECK(load_with(&larger.known, NULL) == OVSW_OK);
   larger.later = 1;
-  CHECK(load_with(&larger.known, NULL) == OVSW_INVALID_ARGUMENT && says("does not know"));
+  CHECK(load_with(&larger.known, NULL) == OVSW_INVALID_ARGUMENT && says("fields unknown to this version"));
   options.size = (uint32_t)sizeof options - 1;
   CHECK(load_with(&options, NULL) == OVSW_INVALID_ARGUMENT && says("options.size"));
   options.size = UINT32_MAX;
@@ -246,7 +246,7 @@ static void test_options(void) {
   options.threads = 256;
   CHECK(load_with(&options, NULL) == OVSW_OK);
   options.memory_limit = 1;
-  CHECK(load_with(&options, NULL) == OVSW_INVALID_MODEL && says("bytes of memory") && says("allowed are 1;"));
+  CHECK(load_with(&options, NULL) == OVSW_INVALID_MODEL && says("bytes of memory") && says("the limit is 1;"));
   options.memory_limit = UINT64_MAX;
   CHECK(load_with(&options, NULL) == OVSW_OK);
   options.memory_limit = 0;

@@ -273,7 +273,7 @@ def test_the_runner_prints_what_ovsw_run_prints(runner: Path, tmp_path: Path) ->
     Image.open(zoo.pictures()["cat"]).convert("RGB").save(picture)
     raw.write_bytes(np.asarray(Image.open(zoo.pictures()["cat"]).convert("RGB")).tobytes())
     printed = run(*EMULATOR, runner, "--top=3", model, picture)
-    assert printed == run(sys.executable, "-m", "ovsw.commands.run", "--top", "3", model, picture)
+    assert printed == run(sys.executable, "-m", "ovsw", "run", "--top", "3", model, picture)
     # The pixels themselves give the same, and a name cannot write to the terminal.
     assert run(*EMULATOR, runner, "--top", "3", "--", model, raw).splitlines()[1:] == printed.splitlines()[1:]
     assert "ca\\x09t.raw\n" in run(*EMULATOR, runner, model, raw)
@@ -332,11 +332,11 @@ def test_mistakes_of_the_runner_get_one_line(runner: Path, tmp_path: Path) -> No
         ([model, tmp_path], "cannot be read", 1),
         ([model, tmp_path / "deep.pgm"], "deep.pgm: has pixels up to 65535, expected 255", 1),
         ([model, tmp_path / "huge.ppm"], "is too large: 89478485 x 2 pixels", 1),
-        ([model, tmp_path / "short.ppm"], "short.ppm: is cut short", 1),
+        ([model, tmp_path / "short.ppm"], "short.ppm: is truncated", 1),
         ([model, tmp_path / "empty.ppm"], "has no pixels", 1),
-        ([model, tmp_path / "text.png"], "is no binary PPM", 1),
+        ([model, tmp_path / "text.png"], "is not a PPM, PGM or BMP file", 1),
         ([model, tmp_path / "few.raw"], "has 3 bytes, the network takes 3072", 1),
-        ([model, altered("cut.bmp", 10, 200)], "is cut short", 1),
+        ([model, altered("cut.bmp", 10, 200)], "is truncated", 1),
         ([model, altered("os2.bmp", 14, 12)], "OS/2", 1),
         ([model, altered("bits.bmp", 28, 4)], "has 4 bits per pixel", 1),
         ([model, altered("rle.bmp", 30, 1)], "is compressed", 1),

@@ -65,7 +65,7 @@ void test(const char* folder, const char* name, int threads, const char* isa) {
   CHECK(calls == calls_before);  // refused before anything is allocated
   const std::string needs = "needs " + std::to_string(memory) + " bytes of memory";
   CHECK(strstr(ovsw_last_error(), needs.c_str()) && strstr(ovsw_last_error(), "memory_limit"));
-  CHECK(strstr(ovsw_last_error(), ("allowed are " + std::to_string(memory - 1)).c_str()));
+  CHECK(strstr(ovsw_last_error(), ("the limit is " + std::to_string(memory - 1)).c_str()));
   std::free(bytes);
 }
 

@@ -48,8 +48,8 @@ int main() {
     refused("{\"labels\": " + std::string(value) + "}",
             "metadata field labels is not a list of strings, nor one of imagenet, cifar10");
   }
-  refused(R"({"labels": ["a"]})", "metadata has 1 labels, the network 2 classes");
-  refused(R"({"labels": ["a", "b", "c"]})", "metadata has 3 labels, the network 2 classes");
+  refused(R"({"labels": ["a"]})", "metadata has 1 labels, the network has 2 classes");
+  refused(R"({"labels": ["a", "b", "c"]})", "metadata has 3 labels, the network has 2 classes");
   refused(R"({"labels": ["a", "\u0000"]})", "label 1 holds a zero character");
 
   CHECK(resize(R"({"preprocess": {}})") == 32 && resize(R"({"preprocess": {"crop": 5}})") == 32);
@@ -62,9 +62,4 @@ int main() {
   for (const char* value : {"7", "[]", "null", "\"resize\""}) {
     refused("{\"preprocess\": " + std::string(value) + "}", "metadata field preprocess.resize must be");
   }
-
-  for (const char* text : {"", "{", "{}}", "{'a': 1}", "{\"arch\":\"\xFF\"}", "\xEF\xBB\xBF{}", "{\"a\": NaN}"}) {
-    refused(text, "metadata is not JSON text in UTF-8: ");
-  }
-  for (const char* text : {"[]", "12", "\"labels\"", "null"}) refused(text, "metadata is not a JSON object");
 }

@@ -173,11 +173,12 @@ def test_the_pi_page_on_an_emulated_cpu(cpu: str, isa: str, tmp_path: Path, monk
 
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_say_what_they_are(page: str) -> None:
-    """A language that is known, a reason for what is not run, an output that follows a block; no empty reason."""
+    """A known language, a reason if it is not run, and for text the block that printed it, a tool or a test."""
     for block in pages.blocks(page):
         assert block.language in LANGUAGES, f"{block}: ```{block.language}"
         assert block.not_run is None or len(block.not_run) > 9, f"{block}: not run, but why?"
         assert not block.output or block.language == "text", f"{block}: an output is text"
+        assert block.language != "text" or block.output or block.checked, f"{block}: who checks this text?"
         if block.language in ("c", "cpp", "cmake"):  # tests/cpp/test_library.py compiles them
             assert page == "docs/c_api.md"
 

@@ -49,13 +49,36 @@ def test_links_of_markdown(page: str) -> None:
             assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page}: {link}"
 
 
+def test_files_that_contributing_names_exist() -> None:
+    named = re.findall(r"`([\w./]+/[\w.]+\.(?:py|cc|h|hpp|toml|tsv|md))`", pages.text_of("CONTRIBUTING.md"))
+    assert len(named) > 80
+    assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
 def test_the_picture_shows_the_table() -> None:
     drawn = runpy.run_path(str(ROOT / "tools" / "docs" / "picture.py"))
-    bars = drawn["bars"](pages.text_of("docs/results.md"))
+    results = pages.text_of("docs/results.md")
+    bars, machine = drawn["bars"](results), drawn["machine"](results)
     assert [(b.engine, b.precision, b.ms) for b in bars[:2]] == [("ovsw", "1-bit", 2.68), ("openvino", "int8", 9.34)]
-    assert drawn["svg"](bars) == pages.text_of("docs/pictures/engines.svg"), (
+    assert machine == "AMD EPYC, x86_avx512, 2026-11-17"
+    assert drawn["svg"](bars, machine) == pages.text_of("docs/pictures/engines.svg"), (
         "python tools/docs/picture.py draws it again"
     )
+
+
+def deployment_table(page: str) -> list[list[str]]:
+    """Network, W/A, size, saving, latency and acceleration of each row."""
+    (table,) = re.findall(r"^\| Network \| W/A \|.*\n(?:^\|.*\n)+", pages.text_of(page), re.MULTILINE)
+    head, _, *lines = table.splitlines()
+    cells = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in (head, *lines)]
+    wanted = [i for i, name in enumerate(cells[0]) if name not in ("File (MB)", "p10 .. p90", "Engine")]
+    return [[row[i] for i in wanted] for row in cells if row[1]]
+
+
+def test_the_readme_shows_the_deployment_table() -> None:
+    shown = deployment_table("README.md")
+    assert len(shown) == 15
+    assert shown == deployment_table("docs/results.md")
 
 
 @pytest.fixture(scope="module")

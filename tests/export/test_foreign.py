@@ -15,7 +15,9 @@ from ovsw import Engine, numerics
 from ovsw import format as bnn
 from ovsw.export import ExportError, Report, export_module
 
-from support.foreign import HABITS, HARD, NONSENSE
+from support.foreign import HABITS, HARD
+from support.foreign.nonsense import NONSENSE
+from support.foreign.nonsense import make as make_nonsense
 from support.judging import judged, results, snapshot, temporary_files
 
 pytestmark = [pytest.mark.usefixtures("one_torch_thread", "own_temporary_folder")]
@@ -108,12 +110,12 @@ def test_exact_or_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NONSENSE)
 def test_nonsense_is_refused(name: str, tmp_path: Path) -> None:
-    model, example = NONSENSE[name].make()
+    model, example = make_nonsense(name)
     before = snapshot(model)
     with pytest.raises(ExportError) as caught:
         export_module(model, example, tmp_path / "m.bnn")
     message = str(caught.value).lower()
-    assert [word for word in NONSENSE[name].words if word.lower() not in message] == [], message
+    assert [word for word in NONSENSE[name][1] if word.lower() not in message] == [], message
     assert snapshot(model) == before
     assert list(tmp_path.iterdir()) == [tmp_path / "temporary"]
     assert temporary_files() == []
@@ -135,14 +137,14 @@ def test_same_network_same_file(tmp_path: Path) -> None:
     """Nothing in an export is random, and it draws none of the caller's random numbers."""
     before = torch.get_rng_state()
     for name in ("a", "b"):
-        model, example, _ = made(HABITS["shifted_signs_and_prelus"])
+        model, example, _ = made(HABITS["React"])
         export_module(model, example, tmp_path / name)
     assert torch.equal(torch.get_rng_state(), before)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_everything_wrong_is_named_at_once_with_its_line(tmp_path: Path) -> None:
-    model, example = NONSENSE["everything_at_once"].make()
+    model, example = make_nonsense("everything at once")
     with pytest.raises(ExportError) as caught:
         export_module(model, example, tmp_path / "m.bnn")
     message = str(caught.value)

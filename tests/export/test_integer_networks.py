@@ -241,11 +241,3 @@ def test_prelu_before_the_classifier(how: str, slope: float | None, isa: str) ->
 def test_prelu_that_integers_do_not_have(how: str, slope: float, reason: str) -> None:
     with pytest.raises(NotIntegerError, match=reason):
         integer_model(Sloped(how, slope), (3, 6, 6), *oracle.CIFAR)
-
-
-def test_vggsmall_is_integer(isa: str) -> None:
-    packed, _ = integer_model(create("VGGSmall_1w1a", 10, input_size=16), (3, 16, 16), *oracle.CIFAR)
-    images = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 3), np.uint8)
-    logits = numerics.simulate(packed, images)
-    assert np.ptp(logits) > 0
-    assert Engine(bnn.to_bytes(packed), isa=isa).run(images).tolist() == logits.tolist()

@@ -109,7 +109,7 @@ def test_accuracy_on_files(tmp_path: Path) -> None:
     [
         (0.90, 0.895, 0.93, False, None),
         (0.90, 0.87, 0.95, False, "is right on 87.0% of 2,000 images, PyTorch on 90.0%"),
-        (0.90, 0.899, 0.80, False, "PyTorch's answer on only 80% of 2,000 images"),
+        (0.90, 0.899, 0.80, False, "the same answer as PyTorch on only 80% of 2,000 images"),
         (0.52, 0.10, 0.10, True, "is right on 10.0%"),
         (0.52, 0.30, 0.50, False, "is right on 30.0%"),
         (0.11, 0.09, 0.99, False, "is right on 9.0%"),
@@ -148,9 +148,9 @@ def test_a_file_that_has_lost_the_networks_accuracy(tmp_path: Path, monkeypatch:
     assert [w for w in report.warnings if "this file is float: in integers it is right on" in w]
     report = export_module(model, (1, 3, 6, 6), target, calibration=pixels, **settings)
     assert report.numerics == "integer"
-    assert any("gives PyTorch's answer on only" in w for w in report.warnings)
+    assert any("gives the same answer as PyTorch on only" in w for w in report.warnings)
     report = export_module(model, (1, 3, 6, 6), target, calibration=pixels[:15], **settings)
-    assert not any("gives PyTorch's answer" in w for w in report.warnings)
+    assert not any("gives the same answer as PyTorch" in w for w in report.warnings)
 
 
 # Images that scales are measured on
@@ -159,15 +159,15 @@ def test_a_file_that_has_lost_the_networks_accuracy(tmp_path: Path, monkeypatch:
 def test_calibration_images(images: np.ndarray) -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (3, 6, 6, 2), np.uint8)
     expected = ((pixels / 255 - np.array([0.5, 0.4])) / np.array([0.25, 0.2])).transpose(0, 3, 1, 2)
-    found = calibration.calibration(pixels, None, SPEC)
+    found = calibration.calibration_images(pixels, None, SPEC)
     np.testing.assert_allclose(found.images, expected, atol=1e-6)
     assert (found.origin, found.synthetic) == ("3 images", False)
-    np.testing.assert_array_equal(calibration.calibration(torch.from_numpy(images), None, SPEC).images, images)
+    np.testing.assert_array_equal(calibration.calibration_images(torch.from_numpy(images), None, SPEC).images, images)
     broken = images.copy()
     broken[3, 1, 2, 3] = np.nan
     with pytest.raises(ExportError, match="hold values that are not finite"):
-        calibration.calibration(broken, None, SPEC)
-    labelled = calibration.calibration(None, numbered(80), SPEC)
+        calibration.calibration_images(broken, None, SPEC)
+    labelled = calibration.calibration_images(None, numbered(80), SPEC)
     chosen = np.rint((labelled.images[:, 1, 0, 1] * 0.2 + 0.4) * 255).astype(int).tolist()
     assert chosen == [i * 80 // 32 for i in range(32)]
     assert (labelled.origin, labelled.synthetic) == ("32 of the labelled images", False)
@@ -190,7 +190,7 @@ def test_calibration_images_that_are_none(given: np.ndarray) -> None:
     with pytest.raises(
         ExportError, match=r"^calibration: the images are .*, expected uint8 \(n, 6, 6, 2\) or normalised"
     ):
-        calibration.calibration(given, None, SPEC)
+        calibration.calibration_images(given, None, SPEC)
 
 
 def test_calibration_images_of_a_folder(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_calibration_images_of_a_folder(tmp_path: Path) -> None:
     for i in range(70):
         Image.fromarray(np.full((6, 6, 3), i, np.uint8)).save(tmp_path / f"{i:02}.png")
     spec = InputSpec(3, 6, 6, (0.0,) * 3, (1.0,) * 3, 6)
-    found = calibration.calibration(str(tmp_path), None, spec)
+    found = calibration.calibration_images(str(tmp_path), None, spec)
     assert np.rint(found.images[:, 0, 0, 0] * 255).astype(int).tolist() == [i * 70 // 32 for i in range(32)]
     assert found.origin == f"32 images of {tmp_path}"
 
@@ -206,7 +206,7 @@ def test_calibration_images_of_a_folder(tmp_path: Path) -> None:
 def test_synthetic_calibration_images() -> None:
     """Noise in blocks of 1, 2, 4 and 8 pixels over the whole range."""
     spec = InputSpec(3, 16, 12, (0.0,) * 3, (1.0 / 255,) * 3, 16)
-    found = calibration.calibration(None, None, spec)
+    found = calibration.calibration_images(None, None, spec)
     pixels = np.rint(found.images)
     assert found.synthetic
     assert pixels.shape == (8, 3, 16, 12)

@@ -167,7 +167,7 @@ def test_constants_are_computed_when_the_file_is_read_and_keep_their_digits(tmp_
     assert torch.equal(read(x), (x.double() * third).float())
 
 
-def external(folder: Path, location: str) -> Path:
+def external(folder: Path, location: str, last: str | None = None) -> Path:
     model = network([node("Mul", "x w", "y")], {"w": np.full((3, 4), 2, np.float32)})
     path = folder / "m.onnx"
     onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0, convert_attribute=False)
@@ -175,6 +175,8 @@ def external(folder: Path, location: str) -> Path:
     for entry in stored.graph.initializer[0].external_data:
         if entry.key == "location":
             entry.value = location
+    if last is not None:
+        stored.graph.initializer[0].external_data.add(key="location", value=last)
     path.write_bytes(stored.SerializeToString())
     return path
 
@@ -182,6 +184,23 @@ def external(folder: Path, location: str) -> Path:
 def test_external_data(tmp_path: Path) -> None:
     path = external(tmp_path, "m.data")
     assert (onnx_file.Network(path, onnx_file.load(path))(torch.ones(1, 2, 3, 4)) == 2).all()
+
+
+def test_external_data_is_named_once(tmp_path: Path) -> None:
+    """onnx takes the last of two places; so does whoever wrote them, if a reader looks at the first only."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "secret").write_bytes(bytes(48))
+    with pytest.raises(ExportError, match="tensor 'w' says twice where it is kept"):
+        onnx_file.load(external(tmp_path / "model", "m.data", last="../secret"))
+
+
+def test_external_data_is_read_a_few_times_only(tmp_path: Path) -> None:
+    path = external(tmp_path, "m.data")
+    model = onnx.load(path, load_external_data=False)
+    model.graph.initializer.extend([model.graph.initializer[0]] * 20)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ExportError, match=r"its tensors are \d+ bytes, their files have 48"):
+        onnx_file.load(path)
 
 
 def test_external_data_that_is_missing_cut_or_elsewhere(tmp_path: Path) -> None:

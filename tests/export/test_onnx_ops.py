@@ -16,6 +16,8 @@ from ovsw.export.errors import ExportError
 from ovsw.export.frontend import onnx_file
 from ovsw.export.frontend.onnx_ops import OPS, Call, attribute
 
+from support import pickles
+
 ONLY_OURS = {"BipolarQuant", "Cast", "CastLike", "Upsample"}  # judged below; half precision is float32 here
 REFUSED = ("expected (n, channels", "training mode", "resizes", "with dilation", "empty_set")
 
@@ -187,3 +189,18 @@ def test_what_cannot_be_computed_names_its_node(
     path.write_bytes(model(kind, opset, *constants, **attributes).SerializeToString())
     with pytest.raises(ExportError, match=rf"node \({kind}\): .*{words}"):
         onnx_file.Network(path, onnx_file.load(path))(torch.zeros(1, 4, 6, 5))
+
+
+def test_the_smallest_integer_divided_by_minus_one() -> None:
+    """The CPU's own division ends the process, so a child tries it."""
+    code = """
+import torch
+from ovsw.export.frontend.onnx_ops import OPS, Call
+for kind, fmod in (("Div", 0), ("Mod", 0), ("Mod", 1)):
+    for dtype in (torch.int64, torch.int32, torch.int16, torch.int8):
+        a, b = torch.tensor([torch.iinfo(dtype).min, -7, 7], dtype=dtype), torch.tensor([-1, -1, 2], dtype=dtype)
+        result = OPS[kind](Call(18, {"fmod": fmod}, 1, [True, True]), a, b)
+        assert result.dtype == dtype
+        print(kind, result.tolist()[1:])
+"""
+    assert sorted(set(pickles.in_child(code).splitlines())) == ["Div [7, 3]", "Mod [0, 1]"]

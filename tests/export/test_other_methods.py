@@ -90,7 +90,7 @@ def test_twins_are_told_apart_by_their_names(tmp_path: Path) -> None:
         assert (loaded.spec.name, loaded.warnings) == (arch, [])
     unnamed = load(saved(tmp_path, state))
     assert unnamed.spec.name == "RBNN_cResNet20_1w1a"
-    assert "could be RBNN_plain_cResNet20_1w1a: --arch" in unnamed.warnings[0]
+    assert "could be RBNN_plain_cResNet20_1w1a: pass arch=" in unnamed.warnings[0]
     assert load(saved(tmp_path, state), "rbnn_plain_cresnet20").warnings == []
     state = random_state("cResNet20_1w1a")
     assert load(saved(tmp_path, state)).spec.name == "cResNet20_1w1a"

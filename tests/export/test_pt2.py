@@ -54,7 +54,7 @@ def test_program(tmp_path: Path) -> None:
 
 def test_only_with_leave(tmp_path: Path) -> None:
     path = save(tmp_path / "net.pt2", Net(), torch.randn(1, 3, 6, 8))
-    with pytest.raises(ExportError, match=r"may run code that is hidden in it .*--allow-unsafe"):
+    with pytest.raises(ExportError, match=r"may run code that is hidden in it .*allow_unsafe=True"):
         pt2.source(path)
 
 

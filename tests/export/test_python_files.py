@@ -151,7 +151,7 @@ USAGE = ("not a shape such as 3x32x32: '3x6'", "at most one width and one checkp
             "at most one width and one checkpoint",
         ),
         ("net.py:make", ("--weights", "{}/net.py", "--input", "3x6x6", "--mean", "none"), "net.py"),
-        ("net.pth", ("--input", "3x6x6"), "are for networks given as FILE.py:NAME"),
+        ("net.pth", ("--input", "3x6x6"), "only networks given as FILE.py:NAME take --input"),
     ],
 )
 def test_one_clear_error(
@@ -180,7 +180,7 @@ def test_weights_that_do_not_fit(folder: Path, capsys: pytest.CaptureFixture[str
     code, _, err = run(capsys, *given, "-o", folder / "m.bnn")
     assert code == 1
     for words in (
-        "unexpected: other (2,)",
+        "unexpected: other (2)",
         "wrong shape: fc.weight is (4, 9), expected (4, 8)",
         "missing: stem.weight",
     ):

@@ -11,17 +11,6 @@ from support.exporting import R20, VGG, Folder, edited, fill, state_of
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
-def test_unknown_arch(folder: Folder) -> None:
-    folder.save(state_of(R20, 10))
-    folder.refuses("unknown network 'ResNet99'", *oracle.ARCHS, options=("--arch", "ResNet99"))
-
-
-def test_wrong_arch(folder: Folder) -> None:
-    folder.save(state_of(R20, 10))
-    named = ("does not fit VGGSmall_1w1a", "missing: conv0.weight (128, 3, 3, 3)", "unexpected: layer1.0.conv1.weight")
-    folder.refuses(*named, options=("--arch", "VGGSmall"))
-
-
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_float_network(wrapped: bool, folder: Folder) -> None:
     """torchvision's keys, written down by hand."""
@@ -86,18 +75,6 @@ def test_values_that_are_not_finite(folder: Folder) -> None:
     )
 
 
-def test_learned_scale_that_is_not_finite(folder: Folder) -> None:
-    state = state_of(R20, 10, learned=True)
-    folder.save(edited(state, {"layer1.0.conv2.scaling_factor": fill(float("nan"), 4)}))
-    folder.refuses("layer1.0.conv2: 1 of 16 values of scale")
-
-
-def test_negative_variance(folder: Folder) -> None:
-    edits = {"bn1.running_var": fill(-1.0, 0, 1), "layer1.2.bn1.running_var": fill(-0.5, 3)}
-    folder.save(edited(state_of(R20, 10), edits))
-    folder.refuses("bn1: running_var is negative in 2 of 16", "layer1.2.bn1: running_var is negative in 1 of 16")
-
-
 def test_output_in_a_missing_folder(folder: Folder) -> None:
     folder.save(state_of(R20, 10))
     folder.output = folder.path / "nowhere" / "m.bnn"
@@ -128,12 +105,6 @@ def test_bad_labels(content: bytes, named: str, folder: Folder) -> None:
     folder.refuses("--labels", "labels.txt", named, options=("--labels", str(labels)))
 
 
-def test_missing_labels(folder: Folder) -> None:
-    folder.save(state_of(R20, 10))
-    folder.refuses("--labels", "nowhere.txt", options=("--labels", "nowhere.txt"))
-    folder.refuses("imagenet", "1000 names", options=("--labels", "imagenet"))
-
-
 @pytest.mark.parametrize("size", [8, 31, 40, 64])
 def test_vggsmall_at_a_wrong_size(size: int, folder: Folder) -> None:
     folder.save(state_of(VGG, 10))
@@ -145,42 +116,50 @@ def test_vggsmall_at_a_wrong_size(size: int, folder: Folder) -> None:
     )
 
 
-@pytest.mark.parametrize("size", [31, 33])
-def test_size_that_does_not_fit(size: int, folder: Folder) -> None:
-    folder.save(state_of(R20, 10))
-    folder.refuses(f"does not take an input of (3, {size}, {size})", options=("--input-size", str(size)))
+def without(state: oracle.State, key: str) -> oracle.State:
+    return {k: v for k, v in state.items() if k != key}
 
 
-def test_vggsmall_at_a_tiny_size(folder: Folder) -> None:
-    folder.save(state_of(VGG, 10))
-    folder.refuses("not a size between 8 and 4096: '7'", options=("--input-size", "7"), code=2)
+PLAIN, LEARNED = state_of(R20, 10), state_of(R20, 10, learned=True)
+STEM = PLAIN["conv1.weight"]
+NO_CLASSES = {**PLAIN, "linear.weight": torch.zeros(0, 64), "linear.bias": torch.zeros(0)}
+NEGATIVE = {"bn1.running_var": fill(-1.0, 0, 1), "layer1.2.bn1.running_var": fill(-0.5, 3)}
+# What is saved, options, and what is said.
+REFUSED: dict[str, tuple[oracle.State, str, tuple[str, ...]]] = {
+    "unknown network": (PLAIN, "--arch ResNet99", ("unknown network 'ResNet99'", *oracle.ARCHS)),
+    "another network": (
+        PLAIN,
+        "--arch VGGSmall",
+        ("does not fit VGGSmall_1w1a", "missing: conv0.weight (128, 3, 3, 3)", "unexpected: layer1.0.conv1.weight"),
+    ),
+    "learned scale": (
+        edited(LEARNED, {"layer1.0.conv2.scaling_factor": fill(float("nan"), 4)}),
+        "",
+        ("layer1.0.conv2: 1 of 16 values of scale",),
+    ),
+    "a scale is missing": (
+        without(LEARNED, "layer1.0.conv1.scaling_factor"),
+        "",
+        ("missing: layer1.0.conv1.scaling_factor (16)",),
+    ),
+    "negative variance": (
+        edited(PLAIN, NEGATIVE),
+        "",
+        ("bn1: running_var is negative in 2 of 16", "layer1.2.bn1: running_var is negative in 1 of 16"),
+    ),
+    "no such labels": (PLAIN, "--labels nowhere.txt", ("--labels", "nowhere.txt")),
+    "other labels": (PLAIN, "--labels imagenet", ("imagenet", "1000 names")),
+    "an odd size": (PLAIN, "--input-size 33", ("does not take an input of (3, 33, 33)",)),
+    "std beyond float32": (PLAIN, "--std 1e-50 1 1 --verify 1", ("--std",)),
+    "mean beyond float32": (PLAIN, "--mean 1e39 0 0 --verify 1", ("--mean",)),
+    "no classes": (NO_CLASSES, "--verify 1", ("c.pth", "linear.weight")),
+    "complex weights": ({**PLAIN, "conv1.weight": STEM.to(torch.complex64)}, "", ("conv1.weight",)),
+    "sparse weights": ({**PLAIN, "conv1.weight": STEM.to_sparse()}, "", ("c.pth", "conv1.weight")),
+}
 
 
-def test_a_missing_learned_scale(folder: Folder) -> None:
-    state = dict(state_of(R20, 10, learned=True))
-    del state["layer1.0.conv1.scaling_factor"]
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str, folder: Folder) -> None:
+    state, options, words = REFUSED[name]
     folder.save(state)
-    folder.refuses("missing: layer1.0.conv1.scaling_factor (16)")
-
-
-@pytest.mark.parametrize("options", [("--std", "1e-50", "1", "1"), ("--mean", "1e39", "0", "0")], ids=str)
-def test_normalisation_beyond_float32(options: tuple[str, ...], folder: Folder) -> None:
-    folder.save(state_of(R20, 10))
-    folder.refuses(options[0], options=(*options, "--verify", "1"))
-
-
-def test_no_classes(folder: Folder) -> None:
-    folder.save({**state_of(R20, 10), "linear.weight": torch.zeros(0, 64), "linear.bias": torch.zeros(0)})
-    folder.refuses("c.pth", "linear.weight", options=("--verify", "1"))
-
-
-def test_complex_weights(folder: Folder) -> None:
-    state = state_of(R20, 10)
-    folder.save({**state, "conv1.weight": state["conv1.weight"].to(torch.complex64)})
-    folder.refuses("conv1.weight")
-
-
-def test_sparse_weights(folder: Folder) -> None:
-    state = state_of(R20, 10)
-    folder.save({**state, "conv1.weight": state["conv1.weight"].to_sparse()})
-    folder.refuses("c.pth", "conv1.weight")
+    folder.refuses(*words, options=tuple(options.split()))

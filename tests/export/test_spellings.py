@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ovsw.export import ir
-from ovsw.export.frontend.lattice import Piecewise
+from ovsw.export.frontend.piecewise import Piecewise
 
 from support.comparing import assert_same, kinds
 
@@ -24,15 +24,18 @@ WEIGHT = torch.randn(6, 4, 3, 3, generator=torch.Generator().manual_seed(0)).sig
 SHIFT = torch.tensor([0.3, -0.2, 0.0, 1.1]).view(1, 4, 1, 1)
 
 
-class Signum(torch.autograd.Function):
+class Surrogate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, low: float) -> Tensor:
         ctx.save_for_backward(x)
-        return x.sign()
+        out = x.new(x.size())
+        out[x > 0] = 1
+        out[x <= 0] = low
+        return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0]
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0], None
 
 
 def of(x: Tensor, condition: Tensor) -> Tensor:
@@ -46,6 +49,19 @@ def polynomial(x: Tensor) -> Tensor:
     second = first * negative + (-x * x + 2 * x) * (1 - negative)
     third = second * inside + 1 * (1 - inside)
     return torch.sign(x).detach() - third.detach() + third
+
+
+def polynomial_by_where(x: Tensor) -> Tensor:
+    inner = torch.where(x < 0, x.pow(2) + 2 * x, -(x**2) + 2 * x)
+    surrogate = torch.where(x.abs() < 1, inner, x.sign())
+    return (2 * of(x, x >= 0) - 1 - surrogate).detach() + surrogate
+
+
+def filled_by_masks(x: Tensor) -> Tensor:
+    y = x.new_empty(x.size())
+    y[x >= 0] = 1
+    y[x < 0] = -1
+    return y
 
 
 def assigned(x: Tensor) -> Tensor:
@@ -98,8 +114,11 @@ def standardised(x: Tensor) -> Tensor:
 SPELLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "torch.sign": torch.sign,
     "sgn": torch.sgn,
-    "autograd.Function": Signum.apply,
+    "autograd.Function": lambda x: Surrogate.apply(x, -1.0),
+    "autograd.Function, {0, 1}": lambda x: Surrogate.apply(x, 0.0),
     "polynomial": polynomial,
+    "polynomial by where": polynomial_by_where,
+    "where of a map of zeros": lambda x: torch.where(torch.zeros_like(x) <= x, torch.ones_like(x), -torch.ones_like(x)),
     "where": lambda x: torch.where(x >= 0, torch.ones_like(x), -torch.ones_like(x)),
     "where of numbers": lambda x: torch.where(x < 0, -1.0, 1.0).to(x.dtype),
     "2 * (x >= 0) - 1": lambda x: 2 * of(x, x >= 0) - 1,
@@ -112,6 +131,9 @@ SPELLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "y[y >= 0] = 1": assigned_to_itself,
     "masked_fill": lambda x: torch.ones_like(x).masked_fill(x < 0, -1),
     "masked_fill_": ones_and_mask,
+    "masked_fill_ twice": lambda x: x.detach().clone().masked_fill_(~(x < 0), 1).masked_fill_(x < 0, -1),
+    "new_empty": filled_by_masks,
+    "logical_not": lambda x: of(x, torch.logical_not(x < 0)) * 2.0 + -1.0,
     "zeros_like": zeros_and_mask,
     ".data": through_data,
     ".data.clamp": clamped_data,
@@ -122,6 +144,7 @@ SPELLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "x - (x - sign).detach()": lambda x: x - (x - torch.sign(x)).detach(),
     "tanh surrogate": lambda x: (torch.sign(x) - torch.tanh(x)).detach() + torch.tanh(x),
     "clamp surrogate": lambda x: torch.clamp(x, -1, 1) + (torch.sign(x) - torch.clamp(x, -1, 1)).detach(),
+    "surrogate cancels first": lambda x: F.hardtanh(x) - F.hardtanh(x).detach() + x.sign().detach(),
     "scaled surrogate": lambda x: 0.5 * (torch.sign(x) - x).detach() + 0.5 * x,
     "sign of tanh": lambda x: torch.sign(torch.tanh(3 * x)),
     "sign of hardtanh": lambda x: torch.sign(F.hardtanh(x)),

@@ -185,16 +185,17 @@ def test_everything_again(place: Place) -> None:
     assert f"a-net: has {entry.right} of 40 images in" in place.capsys.readouterr().err
 
 
-def test_the_readme_has_the_demos_answers(place: Place) -> None:
-    readme = place.path / "tree" / "README.md"
-    readme.write_text("Before.\nNo marks.\n")
-    place.refuses("README.md: has no <!-- the demo's answers", name=zoo.DEFAULT)
-    readme.write_text(f"Before.\n{tool.README[0]}\nold\n{tool.README[1]}\nAfter.\n")
+def test_the_tutorial_has_the_demos_answers(place: Place) -> None:
+    tutorial = place.path / "tree" / "docs" / "tutorial.md"
+    tutorial.write_text("Before.\nNo marks.\n")
+    place.refuses("tutorial.md: has no <!-- the demo's answers", name=zoo.DEFAULT)
+    tutorial.write_text(f"Before.\n{tool.ANSWERS[0]}\nold\n{tool.ANSWERS[1]}\nAfter.\n")
     assert place.add(name=zoo.DEFAULT) == 0
-    text, engine = readme.read_text(), Engine(place.path / "m.bnn")
+    text, engine = tutorial.read_text(), Engine(place.path / "m.bnn")
     assert text.startswith("Before.\n<!--")
     assert text.endswith("-->\nAfter.\n")
     assert "old" not in text
+    assert f"\n{zoo.read_index(place.zoo)[zoo.DEFAULT].about}\n" in text
     for truth, path in zoo.pictures().items():
         answer = engine.classify(str(path), 1)[0][0]
         line = next(line for line in text.splitlines() if line.startswith(path.name))

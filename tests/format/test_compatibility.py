@@ -27,7 +27,7 @@ FOLDER = DATA / "compat"
 FILES: dict[str, Any] = json.loads((FOLDER / "expected.json").read_text(encoding="utf-8"))
 
 
-def image(engine: _core.Engine) -> np.ndarray:
+def image(engine: _core.Model) -> np.ndarray:
     """Pixels for integers; for float, values whose sums are exact in any order."""
     c, h, w = engine.input_shape
     n = np.arange(c * h * w)
@@ -39,7 +39,7 @@ def image(engine: _core.Engine) -> np.ndarray:
 @pytest.mark.parametrize("name", FILES)
 def test_old_files_give_the_same_bits(name: str, isa: str) -> None:
     """In the order of the text: row, column, channel."""
-    engine = _core.Engine((FOLDER / name).read_bytes(), 1, isa)
+    engine = _core.Model((FOLDER / name).read_bytes(), 1, isa)
     assert engine.run(image(engine)[None]).astype("<f4").tobytes().hex() == FILES[name]["outputs"]
 
 
@@ -73,8 +73,8 @@ def test_a_newer_minor_version_is_taken_and_says_what_is_passed_over(minor: int,
     path = tmp_path / "new.bnn"
     path.write_bytes(newer(minor))
     words = (
-        rf"new.bnn: is of format version 1.{minor}, newer than 1.2, but has nothing that has to be known; "
-        "what it says under 'colour', 'taste' is not known and passed over$"
+        rf"new.bnn: format version 1.{minor} is newer than 1.2, but the file uses nothing that is unknown here; "
+        "its metadata 'colour', 'taste' is ignored$"
     )
     with pytest.warns(UserWarning, match=words):
         engine = Engine(path)
@@ -85,7 +85,7 @@ def test_a_newer_minor_version_is_taken_and_says_what_is_passed_over(minor: int,
 
 def test_a_newer_file_without_news_computes_the_same() -> None:
     data = File(TINY).set("header", 0, "minor", bnn.MINOR + 1).repaired()
-    with pytest.warns(UserWarning, match="the model: is of format version 1.3, newer than 1.2, .* be known$"):
+    with pytest.warns(UserWarning, match="the model: format version 1.3 is newer than 1.2, .* unknown here$"):
         engine = Engine(data)
     assert engine.run(np.array(EXPECTED["values"], np.float32)).tolist() == EXPECTED["values_logits"]
 
@@ -101,10 +101,10 @@ def test_a_refusal_of_a_newer_file_says_so() -> None:
     """But a damaged file is damaged, whatever its version field has become."""
     advice = "; the file is of format version 1.3, this reader knows 1.2: install a newer ovsw"
     data = File(TINY).set("header", 0, "minor", 3).set("op", 1, "kind", 15).repaired()
-    for found in (refusal(lambda: bnn.from_bytes(data)), refusal(lambda: _core.Engine(data, 1, ""))):
+    for found in (refusal(lambda: bnn.from_bytes(data)), refusal(lambda: _core.Model(data, 1, ""))):
         assert found == "op 1 'conv1': kind 15 is unknown" + advice
     flipped = bytes(File(TINY).set("header", 0, "minor", 3).data)
-    for found in (refusal(lambda: bnn.from_bytes(flipped)), refusal(lambda: _core.Engine(flipped, 1, ""))):
+    for found in (refusal(lambda: bnn.from_bytes(flipped)), refusal(lambda: _core.Model(flipped, 1, ""))):
         assert found == "checksum mismatch: the file is damaged"
 
 
@@ -112,7 +112,7 @@ def test_a_newer_major_version_says_what_to_install() -> None:
     for major, words in ((2, "format version 2.0, this reader knows 1.x: install a newer ovsw"),
                          (0, "format version 0.0, this reader knows 1.x")):  # fmt: skip
         data = File(TINY).set("header", 0, "major", major).repaired()
-        for found in (refusal(lambda d=data: bnn.from_bytes(d)), refusal(lambda d=data: _core.Engine(d, 1, ""))):
+        for found in (refusal(lambda d=data: bnn.from_bytes(d)), refusal(lambda d=data: _core.Model(d, 1, ""))):
             assert found == words
 
 

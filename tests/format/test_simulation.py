@@ -1,4 +1,4 @@
-"""Integer models: the simulation against the text, the engine against the simulation."""
+"""What the simulation of integer models takes for an image; `test_saved_graphs.py` has its arithmetic."""
 
 from __future__ import annotations
 
@@ -9,39 +9,7 @@ from ovsw import Engine, numerics
 from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 
-from support.integers import SEEDS, random_model, small
-from support.models import FIRST
-from support.second_reading import naive
-
-
-def test_simulation_is_the_naive_reading() -> None:
-    kinds = set()
-    spread = 0
-    for seed in SEEDS:
-        model, images = random_model(seed)
-        found = numerics.simulate_values(model, images)
-        for n, image in enumerate(images):
-            expected = naive(model, image)
-            for i in range(len(model.values)):
-                assert found[i][n].tolist() == np.array(expected[i]).tolist(), (seed, i)
-        assert numerics.simulate(model, images).tolist() == found[model.output].reshape(2, -1).tolist()
-        kinds.update((op.kind, None if op.out is None else model.values[op.out].kind) for op in model.ops)
-        kinds.update((op.kind, "prelu") for op in model.ops if op.act == "prelu")
-        spread += any(len(np.unique(v)) > 20 for i, v in found.items() if i)
-    assert {kind for kind, _ in kinds} == set(FIRST)
-    assert ("conv", "i32") in kinds
-    assert {kind for kind, what in kinds if what == "prelu"} == set(FIRST) - {"linear"}
-    assert spread > len(SEEDS) // 3  # not all saturated
-
-
-def test_engine_gives_the_bits_of_the_simulation(isa: str) -> None:
-    for seed in SEEDS:
-        model, images = random_model(seed)
-        expected = numerics.simulate(model, images)
-        data = bnn.to_bytes(model)
-        for threads in (1, 2):
-            logits = Engine(data, threads=threads, isa=isa).run(images)
-            assert logits.tolist() == expected.tolist(), (seed, isa, threads)
+from support.integers import small
 
 
 def test_images_of_the_wrong_kind() -> None:

@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const InvalidError&) {  // the next one must say the same
   }
   try {
-    const Model model = load_engine(data, size, {1, "", fuzz::kMemory});
+    const Model model = load_model(data, size, {1, "", fuzz::kMemory});
     ++tally.done;
     if (model.metadata.labels.size() > 1 << 20 || model.metadata.resize < 1) std::abort();
   } catch (const ModelError& e) {

@@ -131,7 +131,7 @@ class Repair {
   bool set_reads(OpFields& op) {
     if (traits_->is(kBinary)) {
       op.input = find(Element::kBits, op.input);
-    } else if (!integer_ || traits_->is(kBare)) {
+    } else if (!integer_ || traits_->is(kNoEpilogue)) {
       op.input = find(Element::kF32, op.input);
     } else if (traits_->is(kOnPixels) &&
                (find(Element::kI16) == kAbsent || (op.input < now_.size() && now_[op.input] == 0))) {
@@ -287,7 +287,7 @@ class Repair {
 
   void set_activation(OpFields& op) {
     auto act = Act(op.activation);
-    if (op.activation > 5 || traits_->is(kBare) || (integer_ && traits_->is(kLogits))) act = Act::kNone;
+    if (op.activation > 5 || traits_->is(kNoEpilogue) || (integer_ && traits_->is(kLogits))) act = Act::kNone;
     if (act == Act::kSigmoid && integer_) act = Act::kTable;
     if (act == Act::kTable && (!integer_ || traits_->is(kWeights))) act = Act::kPrelu;
     if (act == Act::kClamp || act == Act::kStep) {
@@ -304,11 +304,11 @@ class Repair {
   void set_kinds(OpFields& op, const ValueRecord& out) {
     const bool pixels = integer_ && input_of(op).kind == std::uint32_t(Element::kU8);
     const bool was_wide = op.out < d_.values.size() && d_.values[op.out].kind == std::uint32_t(Element::kI32);
-    const bool bare = traits_->is(kBare) || (integer_ && traits_->is(kLogits));
-    kind_ = !integer_ || bare                           ? Element::kF32
+    const bool no_epilogue = traits_->is(kNoEpilogue) || (integer_ && traits_->is(kLogits));
+    kind_ = !integer_ || no_epilogue                    ? Element::kF32
             : traits_->is(kWide) && !pixels && was_wide ? Element::kI32
                                                         : Element::kI16;
-    const bool alone = bare || kind_ == Element::kI32;
+    const bool alone = no_epilogue || kind_ == Element::kI32;
     if (alone) {
       op.activation = 0;
       op.bits = kAbsent;

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from support import TABLES
-from support.ops import run_op
+from support.ops import one_op, run_op
 
 BAND = 2 << 20  # bytes of padded rows, as kernels/x86/padding.h has it
 
@@ -42,10 +42,11 @@ def test_bands(case: str) -> None:
     else:
         x = rng.integers(-32768, 32768, shape).astype(np.int16)
         weight = rng.integers(-30, 30, weight_shape).astype(np.int16)
-    given = {"weight": weight, "constants": constants, "stride": stride, "pad": pad, "mean": (0.4,) * shape[2]}
-    expected = run_op("portable", "integer", "bconv" if kind == "bits" else "conv", x, **given)
+    op = {"weight": weight, "constants": constants, "stride": stride, "pad": pad, "mean": (0.4,) * shape[2]}
+    model, maps = one_op("integer", "bconv" if kind == "bits" else "conv", x, out="i16", **op)
+    expected = run_op("portable", model, maps)
     for isa in TABLES:
         for split in (0, 12_345):
-            found = run_op(isa, "integer", "bconv" if kind == "bits" else "conv", x, split=split, **given)
+            found = run_op(isa, model, maps, split=split)
             for name, array in expected.items():
                 np.testing.assert_array_equal(found[name], array, f"{isa} {split} {name}")

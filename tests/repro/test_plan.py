@@ -187,64 +187,6 @@ def test_settings_of_the_user() -> None:
     assert swept["table3"].nothing == ""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["figure3d"], "no experiment 'figure3d', did you mean 'figure3"),
-        (["tabel3"], "did you mean 'table3'?"),
-        ([], "an EXPERIMENT is needed"),
-        (["table2"], "table2: not possible at scale cpu: ImageNet"),
-        (["methods"], "--data DIR is needed: the runs train on cifar10"),
-        (["figure7"], "a diagram: nothing to run"),
-        (["table3"], "--data DIR is needed: the runs train on cifar10"),
-        (["table3", "--data", "nowhere"], "the folder nowhere does not exist"),
-        (["table3", "--set", "train.epoch=3"], "did you mean 'epochs'"),
-        (["table3", "--jobs", "0"], "--jobs: '0' is not"),
-        (["table3", "--nice", "20"], "--nice: '20' is not a whole number from 0 to 19"),
-        (["figure4", "--grid", "1"], "--grid: '1' is not"),
-        (["table3", "--amp"], "--amp needs a GPU"),
-        (["table3", "--hours", "0"], "--hours is 0, expected more than 0"),
-        (["zoo", "--data", "."], "--teacher FILE is needed: the weights of float_cResNet20"),
-        (["zoo", "--teacher", "nowhere.pth"], "nowhere.pth: no such file"),
-        (["zoo", "--scale", "paper"], "zoo: runs at scale cpu only"),
-        (["chaos", "--model", "nowhere.pth"], "nowhere.pth: no such file"),
-        (["--redraw", "nowhere"], "nowhere: no such folder"),
-        (["--redraw", "."], "neither experiment.json nor chaos.json"),
-        (["table3", "--plan", "p.toml"], "p.toml: not a plan"),
-        (["table3", "--plan", "q.toml"], "q.toml: lacks 'scales'"),
-    ],
-)
-def test_refusals(
-    arguments: list[str],
-    words: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """One line that names the thing, nothing written."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "p.toml").write_text("[[[")
-    (tmp_path / "q.toml").write_text("a = 1")
-    usage = (
-        "--jobs",
-        "--nice",
-        "--grid",
-        "--amp",
-        "--hours",
-        "--data DIR",
-        "--teacher FILE",
-        "an EXPERIMENT",
-        "did you mean 'epochs'",
-    )
-    assert main(arguments) == (2 if words.startswith(usage) else 1)
-    out, err = capsys.readouterr()
-    assert words in err
-    assert err.startswith("ovsw-repro: error: ")
-    assert len(err.splitlines()) == 1
-    assert out == ""
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["p.toml", "q.toml"]
-
-
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     for scale in SCALES:
         assert main(["--list", "--scale", scale, "--jobs", "2"]) == 0

@@ -21,7 +21,7 @@ from PIL import Image
 from ovsw.nn import create
 from ovsw.repro import pool
 from ovsw.repro.cli import main
-from ovsw.repro.pool import How, Job, run_jobs
+from ovsw.repro.pool import Job, PoolLimits, run_jobs
 from ovsw.repro.runs import locked, read_metrics
 
 from support import HANGS
@@ -147,7 +147,7 @@ def test_a_table_that_cannot_be_written_ends_nothing(finished: Path, capsys: pyt
 
 def test_a_limit_of_time(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", *arguments(finished, "short"), "--hours", "1e-9"]) == 0
-    assert "stopped after 1e-09 hours; the same command goes on" in capsys.readouterr().err
+    assert "stopped after 1e-09 hours; the same command continues" in capsys.readouterr().err
     assert not list((finished / "short").rglob("*.pth"))
 
 
@@ -267,7 +267,7 @@ def test_kill_and_resume(number: signal.Signals, code: int, finished: Path, tmp_
         shutil.copy(finished / name, tmp_path)
     (tmp_path / "data").symlink_to(finished / "data")
     command = ["sweep", *arguments(tmp_path, "out"), "--seeds", "46"]
-    process = subprocess.Popen([sys.executable, "-m", "ovsw.repro.cli", *command], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "ovsw", "repro", *command], stderr=subprocess.DEVNULL)
     vanilla = tmp_path / "out" / "runs" / f"{OVSW[:-4]}-ags-off-sad-off-s46"
     wait_for("the first epoch", lambda: read_metrics(vanilla) or process.poll() is not None)
     process.send_signal(number)
@@ -307,7 +307,7 @@ cpu = [{ label = "OvSW", set = ["data.kind=fashion-mnist"] }]
 def test_one_command_at_a_time(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with locked(finished / "out" / "runs"):
         assert main(["rest", *arguments(finished, "out")]) == 1
-    assert "another ovsw-repro is at work there" in capsys.readouterr().err
+    assert "another ovsw-repro is running there" in capsys.readouterr().err
 
 
 def test_a_folder_of_another_run_is_refused(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -326,7 +326,7 @@ def test_a_failed_job_says_why(tmp_path: Path) -> None:
         Job("bad", "ovsw.commands.info", (str(tmp_path / "x.bnn"),), tmp_path / "log"),
         Job("none", "ovsw.none", (), tmp_path / "n"),
     ]
-    run_jobs(jobs, How(jobs=2), lambda job, reason: reasons.update({job.name: reason}))
+    run_jobs(jobs, PoolLimits(jobs=2), lambda job, reason: reasons.update({job.name: reason}))
     assert reasons["bad"].startswith("ovsw-info: error: ")
     assert "x.bnn: no such file" in reasons["bad"]
     assert reasons["none"] == "ModuleNotFoundError: No module named 'ovsw.none'"
@@ -339,7 +339,7 @@ def test_a_second_step_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.M
     class Child:
         stdin = None
 
-        def __init__(self, job: Job, how: How) -> None:
+        def __init__(self, job: Job, limits: PoolLimits) -> None:
             self.looks = 2
             events.append(f"start {job.name}")
 
@@ -349,7 +349,7 @@ def test_a_second_step_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(pool, "_start", Child)
     jobs = [Job("a", "", (), tmp_path), Job("b", "", (), tmp_path, after="a"), Job("c", "", (), tmp_path, after="x")]
-    run_jobs(jobs, How(jobs=2), lambda job, reason: events.append(f"end {job.name}"))
+    run_jobs(jobs, PoolLimits(jobs=2), lambda job, reason: events.append(f"end {job.name}"))
     assert events == ["start a", "start c", "end a", "end c", "start b", "end b"]
 
 

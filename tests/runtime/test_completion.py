@@ -63,6 +63,8 @@ def test_offers(shell: str, folder: Path) -> None:
         recipe.name for recipe in recipes() if recipe.name.startswith("table1")
     }
     assert offered(shell, folder, "ovsw", "zoo", "") >= set(zoo.names())
+    assert offered(shell, folder, "ovsw", "bench", "") >= {"compare", "families", "micro", "training"}
+    assert offered(shell, folder, "ovsw", "bench", "micro", "--r") == {"--rounds"}
     assert offered(shell, folder, "ovsw", "completion", "") >= set(completion.SHELLS)
 
 

@@ -45,14 +45,6 @@ def test_name(text: str, name: str, tmp_path: Path) -> None:
     assert cpu.name(str(tmp_path / "none"))
 
 
-def test_plain_work_takes_time() -> None:
-    assert cpu.time_popcount(64, 64, 9) > 0.0
-    assert cpu.time_copy(1 << 20, 2) > 0.0
-    for size, repeat in ((1, 1), (64, 0), (64, -1)):
-        with pytest.raises(ValueError, match="size must be at least 2 and repeat positive"):
-            cpu.time_copy(size, repeat)
-
-
 def test_steps_of_an_engine() -> None:
     model = random_resnet("cresnet20", numerics="integer")
     engine = Engine(bnn.to_bytes(model))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -289,38 +288,6 @@ def test_parts_of_the_dead_are_removed_and_no_others(tmp_path: Path) -> None:
     replace_file(target, b"new")
     assert set(names(tmp_path)) == {*others, alive.name, kin.name, "net.bnn", ".net.bnn.0123456789abcdef.part"}
     os.close(held)
-
-
-KILLED = """
-write = os.write
-def slowly(held, data):
-    done = write(held, data[:1000])
-    if "part" in os.readlink(f"/proc/self/fd/{held}"):
-        write(1, b"w")
-        sys.stdin.read(1)
-    return done
-os.write = slowly
-replace_file(sys.argv[1], b"n" * 5000)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_killed_while_it_writes(tmp_path: Path) -> None:
-    target = tmp_path / "file"
-    target.write_bytes(b"old")
-    command = [sys.executable, "-c", f"import os, sys\nfrom ovsw.util.files import replace_file\n{KILLED}", str(target)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.read(1) == b"w"
-    assert len(names(tmp_path)) == 2
-    replace_file(target, b"another writer")  # the first one is alive: its part stays
-    assert len(names(tmp_path)) == 2
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert target.read_bytes() == b"another writer"
-    replace_file(target, b"the next")
-    assert names(tmp_path) == ["file"]
-    assert target.read_bytes() == b"the next"
 
 
 def test_an_exception_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

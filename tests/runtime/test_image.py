@@ -30,27 +30,6 @@ def test_right_size_is_left_alone() -> None:
     np.testing.assert_array_equal(load_pixels(Image.fromarray(pixels), 3, 32, (32, 32)), pixels)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation(tmp_path: Path, orientation: int) -> None:
-    """However the camera was held, the upright picture comes out."""
-    upright = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
-    stored = {
-        1: upright,
-        2: upright.transpose(Image.Transpose.FLIP_LEFT_RIGHT),
-        3: upright.transpose(Image.Transpose.ROTATE_180),
-        4: upright.transpose(Image.Transpose.FLIP_TOP_BOTTOM),
-        5: upright.transpose(Image.Transpose.TRANSPOSE),
-        6: upright.transpose(Image.Transpose.ROTATE_90),
-        7: upright.transpose(Image.Transpose.TRANSVERSE),
-        8: upright.transpose(Image.Transpose.ROTATE_270),
-    }[orientation]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    stored.save(tmp_path / "photo.png", exif=exif)
-    expected = load_pixels(upright, 3, 32, (32, 32))
-    np.testing.assert_array_equal(load_pixels(tmp_path / "photo.png", 3, 32, (32, 32)), expected)
-
-
 def test_colour_modes(tmp_path: Path) -> None:
     """Grey, alpha, palette, CMYK, 1-bit and 16-bit images all become RGB."""
     grey = np.random.default_rng(0).integers(0, 256, (32, 32), np.uint8)

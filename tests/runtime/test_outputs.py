@@ -73,7 +73,7 @@ def test_a_map_as_the_first_output() -> None:
     model.metadata = {"labels": ["red", "green", "blue"]}
     engine = Engine(bnn.to_bytes(model))
     assert engine.run(np.zeros((4, 5, 3), np.uint8)).shape == (3, 4, 5)
-    with pytest.raises(ValueError, match="the first output is a map of 3x4x5, no vector of class scores"):
+    with pytest.raises(ValueError, match="the first output is a map of 3x4x5, not a vector of class scores"):
         engine.classify(np.zeros((4, 5, 3), np.uint8))
 
 

@@ -134,7 +134,7 @@ def test_pictures_in_a_terminal(folder: Path) -> None:
     assert "\x1b" not in shown("run", "in/a.jpg")
     done = subprocess.run([OVSW, "run", "in/a.jpg", "--show"], capture_output=True, check=True)
     assert b"\x1b" not in done.stdout
-    assert b"no terminal with colours" in done.stderr
+    assert b"this terminal has no colour support" in done.stderr
 
 
 class Stream(io.StringIO):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ovsw.commands.show import Row, colours, html_page, terminal_picture
+from ovsw.commands.show import ClassifiedImage, colours, html_page, terminal_picture
 
 QUARTERS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [95, 135, 215]]], np.uint8)
 LEVELS = (0, 95, 135, 175, 215, 255)  # of xterm's cube
@@ -109,9 +109,9 @@ def test_page(tmp_path: Path) -> None:
     upright = np.rot90(QUARTERS, -1)
     Image.fromarray(QUARTERS).save(tmp_path / "turned.png", exif=turned)
     rows = [
-        Row("<script>.png", tmp_path / "turned.png", [("a & b", 0.75), ("\x1b[31m", 0.2), ("c", 0.04)]),
-        Row("large", Image.fromarray(QUARTERS.repeat(400, 0).repeat(800, 1)), [("d", 1.0)], "right"),
-        Row("bad.jpg", None, note="is not an <image>"),
+        ClassifiedImage("<script>.png", tmp_path / "turned.png", [("a & b", 0.75), ("\x1b[31m", 0.2), ("c", 0.04)]),
+        ClassifiedImage("large", Image.fromarray(QUARTERS.repeat(400, 0).repeat(800, 1)), [("d", 1.0)], "right"),
+        ClassifiedImage("bad.jpg", None, note="is not an <image>"),
     ]
     text = html_page(rows, "<title> of mine")
     page = Reader(text)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ovsw import format as bnn
-from ovsw._testing import MarkedEngine, split
+from ovsw._testing import Model, split
 from ovsw.bench.random_nets import random_resnet
 
 from support import ROOT
@@ -81,7 +81,7 @@ def test_choices() -> None:
 
 
 def test_networks_use_it() -> None:
-    engine = MarkedEngine(bnn.to_bytes(random_resnet("resnet18", size=64, numerics="integer")), "portable")
+    engine = Model(bnn.to_bytes(random_resnet("resnet18", size=64, numerics="integer")), "portable")
     steps = {name: rest for name, *rest in engine.splits(4)}
     pixels, channels, products, rows, columns = steps["layer4.1.conv2"]
     assert (pixels, channels, products) == (4, 512, 72.0)

@@ -19,7 +19,7 @@ from ovsw.bench.random_nets import random_resnet
 from ovsw.util.text import table, visible
 
 from support import ROOT
-from support.models import RandomModel
+from support.models import small_model
 from support.terminal import sent
 
 PHOTO = ROOT / "bench" / "data" / "cat.jpg"
@@ -170,7 +170,7 @@ def test_bench_with_a_hostile_file(folder: Path) -> None:
 
 def test_errors_of_the_engine_are_tame() -> None:
     """The C++ side quotes names that the format allows."""
-    made = RandomModel("names").model
+    made = small_model()
     for op in made.ops:
         op.name = f"{CSI}{BIDI}\u2028 \u00e4\u65e5\U0001f600"
         op.input = 10**6

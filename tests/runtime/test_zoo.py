@@ -168,13 +168,14 @@ def test_earlier_runs(name: str) -> None:
         assert (int(rows[-1]["epoch"]), float(rows[-1]["test_acc1"])) == (step.epochs, step.accuracy)
 
 
-def test_readme_shows_what_the_network_says() -> None:
+def test_the_tutorial_shows_what_the_network_says() -> None:
     """tools/zoo.py has written it since the network or the pictures were replaced."""
-    text = (ROOT / "README.md").read_text().partition("<!-- the demo's answers, by tools/zoo.py -->")[2]
+    text = (ROOT / "docs" / "tutorial.md").read_text().partition("<!-- the demo's answers, by tools/zoo.py -->")[2]
     lines = text.partition("<!-- end of the demo's answers -->")[0].strip("`\n").removeprefix("text\n").splitlines()
     pictures = [*zoo.pictures().items(), ("cat", Path(PHOTO))]
     engine, right = zoo.load(), 0
-    for (truth, path), line in zip(pictures, lines[2:]):
+    assert lines[0] == zoo.entry(zoo.DEFAULT).about
+    for (truth, path), line in zip(pictures, lines[4:]):
         top = engine.classify(str(path), 3)
         right += truth == top[0][0]
         verdict = "right" if truth == top[0][0] else "wrong"
@@ -298,31 +299,6 @@ def test_run_knows_models_and_images_by_what_they_are(tmp_path: Path, capsys: py
     captured = capsys.readouterr()
     assert json.loads(captured.out)["zoo"] is None
     assert captured.err == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "no image given"),
-        ([zoo.DEFAULT], f"no image given for the model {zoo.DEFAULT}"),
-        (["nothing.bnn"], "no image given for the model nothing.bnn"),
-        (["nothing.bnn", PHOTO], "nothing.bnn: no such file"),
-        (["nothing.bin", PHOTO], "nothing.bin: no such image, no such model, and no network"),
-        (["cresnet20-cifar1", PHOTO], "did you mean 'cresnet20-cifar10'?"),
-        ([str(ROOT / "LICENSE"), PHOTO], "LICENSE: not a .bnn file"),
-    ],
-)
-def test_run_refuses(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(arguments) == (1 if len(arguments) > 1 else 2)
-    captured = capsys.readouterr()
-    assert words in captured.err
-    assert len(captured.err.splitlines()) == 1
-    assert captured.out == ""
-
-
-def test_a_missing_image_is_not_taken_for_a_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run.main(["nothing.jpg"]) == 1
-    assert capsys.readouterr().err.endswith("ovsw-run: error: nothing.jpg: no such image\n")
 
 
 def test_info_of_a_network_of_the_zoo(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,7 @@ def hostile_numbers(field: Field, now: Number) -> list[Number]:
 # Every error says which part of the file is wrong.
 NAMES_THE_THING = re.compile(
     r"\bvalue \d+\b|\btensor \d+: |\bop (\d+ )?'|\bop \d+: name|header field (output|mean|std|file_size)|"
-    r"further output is|output is named twice|metadata|"
+    r"output index \d+ is out of range|output is named twice|metadata|"
     r"(value|tensor|op)_count is|(strings|metadata)_size \d+|header_size is|numerics \d+ is unknown|magic number|"
     r"format version|truncated|checksum|tables end at byte|tensor data ends at byte|bytes of memory"
 )
@@ -118,7 +118,7 @@ def refusal(read: Callable[[], object]) -> str | None:
 
 def load_and_run(data: bytes) -> str:
     """'ran', or the message of a ValueError; also has the two readers agree."""
-    numpy, cpp = refusal(lambda: bnn.from_bytes(data)), refusal(lambda: _core.Engine(data, 1, ""))
+    numpy, cpp = refusal(lambda: bnn.from_bytes(data)), refusal(lambda: _core.Model(data, 1, ""))
     if numpy and not cpp:  # which reads neither names nor metadata as text
         assert re.search("UTF-8|JSON", numpy), f"only the numpy reader refuses: {numpy}"
     message = refusal(lambda: Engine(data))

@@ -1,143 +1,15 @@
-"""Integer models for tests: a small one, and random ones of the first seven ops with constants up to their bounds."""
+"""Integer models for tests: a small one, and one around any op; `support.graphs` draws random ones."""
 
 from __future__ import annotations
 
-import functools
-import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ovsw import format as bnn
-from ovsw.bounds import Checker
-
-from support.models import FIRST, draw_window
 
 INT32 = 2**31 - 1
-
-
-class RandomModel:
-    """Small models with every op of format 1.0; constants from harmless ones to the last bit of their bounds."""
-
-    def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
-        rng = self.rng
-        c, h, w = rng.choice((1, 3, 4)), rng.randint(1, 7), rng.randint(1, 7)
-        self.model = m = bnn.Model([], [], [], output=0, mean=0, std=1, numerics="integer", version=(1, 1))
-        m.add_tensor(np.array([rng.choice((0.0, 0.45, -0.3, 1.0, 250.0)) for _ in range(c)]))
-        m.add_tensor(np.array([rng.uniform(0.1, 1) for _ in range(c)]))
-        m.add_value("u8", c, h, w)
-        self.most = {0: 255}
-        self.add("conv")
-        for _ in range(rng.randint(1, 6)):
-            kinds = [k for k in FIRST if k != "linear" and self.sources(k)]
-            self.add(rng.choice(kinds))
-        if not self.sources("linear"):
-            self.add("conv", force_map=True)
-        self.add("linear")
-        m.output = len(m.values) - 1
-        m.version = (bnn.MAJOR, bnn.lowest_minor(m))
-
-    def sources(self, kind: str) -> list[int]:
-        wanted = {"bconv": ("bits",), "conv": ("u8", "i16")}.get(kind, ("i16",))
-        return [i for i, v in enumerate(self.model.values) if v.kind in wanted]
-
-    def integers(self, shape: tuple[int, ...], largest: int) -> np.ndarray:
-        most = self.rng.choice((largest, max(1, largest // 50), 3))
-        n = int(np.prod(shape))
-        return np.array([self.rng.randint(-most, most) for _ in range(n)], np.int64).reshape(shape)
-
-    def add(self, kind: str, force_map: bool = False) -> None:
-        m, rng = self.model, self.rng
-        op = bnn.Op(kind, f"{kind}{len(m.ops)}", rng.choice(self.sources(kind)))
-        c, h, w = shape = m.values[op.input].shape
-        if kind in ("bconv", "conv", "maxpool", "avgpool"):
-            h, w = draw_window(rng, op, shape)
-        out = c
-        if kind == "channel_pad":
-            op.channels = (rng.randint(0, 3), rng.randint(0, 70))
-            out = c + sum(op.channels)
-        if kind in ("bconv", "conv", "linear"):
-            out = rng.choice((1, 3, 8, 17, 33, 65))
-        if kind == "bconv":
-            op.weight = m.add_bits(self.integers((out, *op.window, c), 100) > 0)
-        width = rng.choice(("i16", "i8"))
-        if kind == "conv":
-            op.weight = m.add_tensor(self.integers((out, *op.window, c), 32767 if width == "i16" else 127), width)
-        if kind == "linear":
-            h = w = 1
-            features = int(np.prod(shape))
-            op.weight = m.add_tensor(self.integers((out, features), 32767 if width == "i16" else 127), width)
-        same = [i for i, v in enumerate(m.values) if v.kind in ("i16", "i32") and v.shape == (out, h, w)]
-        wide = kind == "conv" and op.input != 0 and not force_map and rng.random() < 0.4
-        plain = wide or kind == "linear"
-        if same and not plain and rng.random() < 0.7:
-            op.residual = rng.choice(same)
-        if not plain and rng.random() < 0.7:
-            lo = rng.choice((-16384, -32768, -100, 0, 5))
-            op.act, op.clamp = "clamp", (lo, rng.randint(max(lo, -50), 32767))
-        elif not plain and rng.random() < 0.5:
-            op.act, op.slope = "prelu", m.add_tensor(self.integers((out,), 32767), "i16")
-        stores = "out" if plain or force_map else rng.choice(("out", "bits", "both", "both"))
-        if stores != "bits":
-            op.out = m.add_value("f32" if kind == "linear" else "i32" if wide else "i16", out, h, w)
-        if stores != "out":
-            op.bits = m.add_value("bits", out, h, w)
-        m.ops.append(op)
-        if kind in ("bconv", "conv", "linear", "avgpool"):
-            self.constants(op, out)
-
-    def constants(self, op: bnn.Op, out: int) -> None:
-        """Draws scales, offsets and shifts until the bounds hold."""
-        m, rng = self.model, self.rng
-        weight = None if op.weight is None else m.tensors[op.weight]
-        keep, divide = len(m.tensors), 1
-        while True:
-            del m.tensors[keep:]
-            if weight is not None and weight.dtype != "bits" and divide > 1:
-                weight.array = (weight.array // divide).astype(weight.array.dtype)
-            scale = np.abs(self.integers((out,), max(1, 32767 // divide)))
-            if op.kind == "avgpool":
-                scale = scale * rng.choice((1, -1))
-            if op.kind in ("bconv", "avgpool"):
-                op.scale = m.add_tensor(scale, "i16")
-            if op.kind == "linear":
-                op.scale = m.add_tensor(np.array([rng.choice((1.0, 0.001, 3e-7))]))
-            op.offset = m.add_tensor(self.integers((out,), rng.choice((INT32, 1 << 26)) // divide), "i32")
-            wide = op.kind in ("avgpool", "linear")
-            low = 0 if rng.random() < 0.3 else 8
-            shifts = [rng.randint(low, 47 if wide and rng.random() < 0.3 else 24) for _ in range(out)]
-            op.shift = m.add_tensor(np.array(shifts), "u8")
-            if self.is_legal():
-                return
-            divide = 2 if weight is not None and weight.dtype != "bits" else divide * 2
-            divide = min(divide, 1 << 15)
-
-    def is_legal(self) -> bool:
-        checker = Checker(self.model)
-        try:
-            for i, op in enumerate(self.model.ops):
-                checker.op(i, op)
-        except bnn.FormatError as e:
-            if "32 bits" not in str(e):
-                raise
-            return False
-        return True
-
-    def image(self) -> np.ndarray:
-        c, h, w = self.model.values[0].shape
-        flat = [self.rng.choice((0, 255, self.rng.randint(0, 255))) for _ in range(c * h * w)]
-        return np.array(flat, np.uint8).reshape(h, w, c)
-
-
-@functools.cache
-def random_model(seed: int) -> tuple[bnn.Model, np.ndarray]:
-    made = RandomModel(seed)
-    return made.model, np.stack([made.image() for _ in range(2)])
-
-
-SEEDS = range(60)
 
 
 def small(kernel: int = 3, channels: int = 4, seed: int = 0) -> bnn.Model:

@@ -81,7 +81,7 @@ def _act(node: ir.Act, x: Tensor) -> Tensor:
         positive = torch.ones(1, 1, 1, 1).double() if node.positive is None else _c(node.positive)
         return torch.where(x < 0, x * _c(node.slope), x * positive)
     if node.kind == "step":
-        return torch.where(x > 0 if node.strict else x >= 0, node.hi, node.lo).double()
+        return torch.where(x > 0 if node.strict else x >= 0, _t(np.array(node.hi)), _t(np.array(node.lo)))
     assert node.kind == "sigmoid"
     return torch.sigmoid(x)
 

@@ -10,6 +10,7 @@ A block is run by tests/docs unless a comment right before it says otherwise; th
     <!-- in tests: OLD => NEW -->     this text is replaced: fewer epochs, say
     <!-- output -->                   before a block of text: what the block before printed; ... is anything
     <!-- WHAT, by TOOL -->            before a block of text: written by that tool, whose test reads it
+    <!-- checked by: TEST -->         before a block of text: that test reads it
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Block:
     slow: bool = False
     fails: bool = False
     output: bool = False
+    checked: bool = False
     file: str | None = None
     swaps: list[tuple[str, str]] = field(default_factory=list)
 
@@ -72,7 +74,10 @@ def _block(page: str, text: str, match: re.Match[str]) -> Block:
             assert arrow, f"{block}: {comment[0]}"
             assert old in content, f"{block}: does not have {old!r}"
             block.swaps.append((old, new))
-        elif word != "stand-ins" and not (block.language in ("", "text") and ", by tools/" in word):
+        elif word == "checked by" or (block.language in ("", "text") and ", by tools/" in word):
+            block.checked = True
+            assert word != "checked by" or (ROOT / rest).is_file(), f"{block}: there is no {rest}"
+        elif word != "stand-ins":
             raise AssertionError(f"{block}: unknown comment {comment[0]}")
     return block
 

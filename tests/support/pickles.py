@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 import sys
@@ -94,3 +95,13 @@ def in_child(code: str, *args: object) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr[-3000:]}"
     return done.stdout.strip()
+
+
+class Bomb:
+    """What a hostile pickle holds: loading it runs a command, which makes a file."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.system, (f"touch {self.target}",))

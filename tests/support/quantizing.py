@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from ovsw import format as bnn
 from ovsw import numerics
 from ovsw.export.frontend.torch_module import trace
+from ovsw.export.ops.fused import Fused
 from ovsw.export.passes import build, legalized
-from ovsw.export.passes.fuse import Fused, fuse
+from ovsw.export.passes.fuse import fuse
 from ovsw.nn import BinaryConv2d, create
 
 from support import oracle

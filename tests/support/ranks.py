@@ -56,7 +56,7 @@ def whole_run(folder: Path) -> None:
     run = trainer.start(recipe("train.batch=16"), folder, seed=1)
     loss, batches = trainer._loss, []
 
-    def watched(run: trainer.Run, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
+    def watched(run: trainer.TrainingRun, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
         found = loss(run, x, y, logits)
         batches.append((found.item(), int((logits.argmax(1) == y).sum()), len(y)))
         return found

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ovsw.bench.context import About, Context, State
+from ovsw.bench.context import Conditions, Context, State
 from ovsw.bench.measure import Latency
 from ovsw.bench.peers import REFERENCE
-from ovsw.bench.result import Network, Result, Row, Skipped
+from ovsw.bench.result import Measurement, Network, Result, Skipped
 
 from support import ROOT
 
@@ -24,15 +24,15 @@ STATE = State(None, 0.25, None, None, [], None)
 
 
 def context_of(**more: Any) -> Context:
-    about = About("today", "Some CPU", "x86_64", 4, "Linux", None, None, "3", "2", "0", None, ["portable"])
+    about = Conditions("today", "Some CPU", "x86_64", 4, "Linux", None, None, "3", "2", "0", None, ["portable"])
     asked: dict[str, Any] = {"threads": 1, "batch": 1, "pinned": [], "repeat": 30, "min_time": 0.0, "isa": "portable"}
     return Context(**{**vars(about), **asked, "start": STATE, "end": STATE, "warnings": [], **more})
 
 
-def rows_of(**milliseconds: float) -> list[Row]:
+def rows_of(**milliseconds: float) -> list[Measurement]:
     """Rows with made-up times: engine_precision=ms; 2 % noise."""
     rng = np.random.default_rng(0)
-    made: list[Row] = []
+    made: list[Measurement] = []
     bits = {"bit": ("1/1", "1-bit"), "fp32": ("32/32", "fp32"), "bf16": ("16/16", "bf16"), "int8": ("8/8", "int8")}
     for name, ms in milliseconds.items():
         engine, _, kind = name.partition("_")
@@ -40,13 +40,13 @@ def rows_of(**milliseconds: float) -> list[Row]:
         wa, precision = bits[kind]
         size = {"1/1": 2.807}.get(wa, 46.758)
         latency = Latency.of(samples.tolist())
-        made.append(Row("resnet18", wa, engine, precision, "1", 1, 1, size, 5.0, "", latency, None))
+        made.append(Measurement("resnet18", wa, engine, precision, "1", 1, 1, size, 5.0, "", latency, None))
     for row in made:
         row.ratio = row.latency_ms.over(made[0].latency_ms)
     return made
 
 
-def result_of(rows: list[Row], skipped: list[Skipped] | None = None, **context: Any) -> Result:
+def result_of(rows: list[Measurement], skipped: list[Skipped] | None = None, **context: Any) -> Result:
     return Result(context_of(**context), {"resnet18": Network(11_689_512, False)}, rows, skipped or [])
 
 

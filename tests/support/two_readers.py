@@ -8,7 +8,7 @@ from ovsw import format as bnn
 
 # What the loader alone looks at: keys of the metadata that it uses, and memory.
 _LOADER_ONLY = re.compile(
-    r"metadata field |metadata has \d+ labels|: has \d+ names, |bytes for its maps|is over the cap of \d+ elements"
+    r"metadata field |metadata has \d+ labels|: has \d+ names, |bytes for its maps|is over the limit of \d+ elements"
 )
 # Rules 15 to 21, which of numerics float only the loader checks.
 _GRAPH = re.compile(

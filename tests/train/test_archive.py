@@ -6,6 +6,7 @@ import csv
 import lzma
 import shlex
 import shutil
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def stop_after(epochs: int, folder: Path, settings: list[str] | None = None) -> 
     """A run that is stopped by Ctrl-C in the epoch after these."""
     real = trainer._train_epoch
 
-    def train_epoch(run: trainer.Run, *more: Any) -> dict[str, float]:
+    def train_epoch(run: trainer.TrainingRun, *more: Any) -> dict[str, float]:
         if run.epoch == epochs:
             raise KeyboardInterrupt
         return real(run, *more)
@@ -200,3 +201,36 @@ def test_refused(
     assert len(error.splitlines()) == 1
     assert sorted(tmp_path.iterdir()) == before
     assert packed.read_bytes() == data
+
+
+def hostile(tmp_path: Path, files: dict[str, Any]) -> Path:
+    """An archive with these files."""
+    torch.save({"version": 1, "files": files, "best_is_last": False, "metrics": ""}, tmp_path / "c.pth")
+    archive_file = tmp_path / "hostile.xz"
+    archive_file.write_bytes(lzma.compress((tmp_path / "c.pth").read_bytes()))
+    return archive_file
+
+
+@pytest.mark.parametrize("name", ["../outside", "{tmp}/outside", "metrics.csv", "sub/last.pth", "last.pth\0"])
+def test_an_archive_names_no_files_of_its_own(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "outside").write_text("mine")
+    file = hostile(tmp_path, {"initial.pth": {}, "last.pth": {}, name.format(tmp=tmp_path): {"a": 1}})
+    assert archive.main(["unpack", str(file), str(tmp_path / "run")]) == 1
+    assert "not an archive of a run, or damaged (ValueError)" in capsys.readouterr().err
+    assert (tmp_path / "outside").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.pth", "hostile.xz", "outside"]
+
+
+@pytest.mark.parametrize("kind", ["signs", "bits", "floats"])
+def test_a_tensor_has_the_bytes_that_its_shape_needs(kind: str, tmp_path: Path) -> None:
+    """Bits that an archive does not hold would be made up, gigabytes of them from a few bytes."""
+    claimed = {"ovsw.archive": kind, "shape": [1 << 16, 1 << 16], "channels_last": False, "data": torch.zeros(8).byte()}
+    file = hostile(tmp_path, {"initial.pth": {"x": claimed}, "last.pth": {}})
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="damaged"):
+            archive.unpack(file, tmp_path / "run")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 << 20

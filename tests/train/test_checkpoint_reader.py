@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import pytest
 import torch
 
 from ovsw.export.cli import main as export_main
-from ovsw.nn.checkpoint import CheckpointError, Inert, read, read_run
+from ovsw.nn.checkpoint import CheckpointError, read, read_run
+from ovsw.nn.torch_file import Inert
 from ovsw.train import cli, flips, landscape
 
 from support import pickles
@@ -24,7 +24,8 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 READ = """
 import sys
 from pathlib import Path
-from ovsw.nn.checkpoint import CheckpointError, Inert, read
+from ovsw.nn.checkpoint import CheckpointError, read
+from ovsw.nn.torch_file import Inert
 try:
     content = read(Path(sys.argv[1]))
     print(content["state_dict"]["a"].tolist(), content["epoch"], [isinstance(x, Inert) for x in content["beside"]])
@@ -55,18 +56,10 @@ def test_nothing_beyond_an_array_can_be_copied(tmp_path: Path) -> None:
 def test_values_of_other_types_are_inert(value: object, tmp_path: Path) -> None:
     torch.save({"state_dict": {"a": torch.ones(2)}, "x": value, "epoch": 3, "best": 87.5, "t": ["u"]}, tmp_path / "c")
     content = read(tmp_path / "c")
-    assert isinstance(content["x"], Inert)
-    assert vars(type(content["x"])).keys() <= {"__module__", "__doc__", "__slots__"}  # nothing of its own
+    assert type(content["x"]) is Inert
+    assert vars(Inert).keys() <= {"__module__", "__doc__", "__slots__"}  # it can do nothing
     assert content["state_dict"]["a"].tolist() == [1, 1]
     assert {key: content[key] for key in ("epoch", "best", "t")} == {"epoch": 3, "best": 87.5, "t": ["u"]}
-
-
-class Bomb:
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (os.system, (f"touch {self.target}",))
 
 
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -74,7 +67,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "folder": (lambda path: path.mkdir(), "not a file"),
     "text": (lambda path: path.write_text("hello") and None, "not a PyTorch checkpoint, or damaged"),
     "module": (
-        lambda path: torch.save({"state_dict": {}, "x": Bomb(path.with_name("mark"))}, path),
+        lambda path: torch.save({"state_dict": {}, "x": pickles.Bomb(path.with_name("mark"))}, path),
         "refused, it holds 'posix.system', which could execute code; save a state_dict",
     ),
     "script": (

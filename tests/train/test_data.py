@@ -18,7 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ovsw.datasets import DataError, FolderSet, MemorySet, open_split, sets
+from ovsw.datasets import DataError, FolderSet, MemorySet, base, open_split
 
 from support import pickles, shared
 from support.pictures import GREY, chunk, exif, png
@@ -129,7 +129,7 @@ def test_image_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Image.open(tmp_path / "train" / "cat" / "1.png") as image:
         expected = image.crop((7, 5, 47, 35)).resize((32, 32), Image.Resampling.BILINEAR)
     with monkeypatch.context() as patch:
-        patch.setattr(sets, "crop_box", lambda height, width, scale, rng: (5, 7, 30, 40))
+        patch.setattr(base, "crop_box", lambda height, width, scale, rng: (5, 7, 30, 40))
         cut = found.load(4, 32, 36, (0.08, 1.25), np.random.default_rng(0))
     inside = np.s_[1:-1, 1:-1]  # along the edge a resize of a box looks beyond it
     np.testing.assert_array_equal(cut.permute(1, 2, 0)[inside], np.asarray(expected)[inside])
@@ -155,7 +155,7 @@ def test_image_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_folders(kind: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=words):
         open_split(kind, tmp_path, "train")
-    with pytest.raises(DataError, match="does not exist"):
+    with pytest.raises(DataError, match="unknown data set" if kind == "imagenet" else "does not exist"):
         open_split(kind, tmp_path / "missing", "train")
 
 

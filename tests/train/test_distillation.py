@@ -116,7 +116,7 @@ def test_flips_that_alternate() -> None:
     assert (mirrored[0] ^ mirrored[1]).all()
     assert (mirrored[0] == mirrored[2]).all()
     assert 8 < int(mirrored[0].sum()) < 32
-    with pytest.raises(ValueError, match="has to be told which images are mirrored"):
+    with pytest.raises(ValueError, match="needs the argument `mirrored`"):
         augment.apply(data.images, "cifar-alternate", (0,) * 3, (1,) * 3, torch.Generator(), 32)
 
 
@@ -136,7 +136,7 @@ def cached(run: Path, teacher: Path, *settings: str) -> list[str]:
     return ["zoo-cresnet20", "-o", str(run), "--quiet", "--teacher", str(teacher), *changes]
 
 
-def started(folder: Path, teacher: Path, *settings: str) -> tuple[trainer.Run, MemorySet]:
+def started(folder: Path, teacher: Path, *settings: str) -> tuple[trainer.TrainingRun, MemorySet]:
     """A run with its views, and its training images."""
     recipe = load_recipe("zoo-cresnet20")
     set_values(recipe, [*CACHED, *settings])
@@ -195,7 +195,7 @@ def test_a_run_with_cached_outputs_resumes_the_same(
     real = trainer._save
     with monkeypatch.context() as patch:
 
-        def stop(run: trainer.Run, name: str, accuracies: dict[str, float]) -> None:
+        def stop(run: trainer.TrainingRun, name: str, accuracies: dict[str, float]) -> None:
             real(run, name, accuracies)
             if name == "last.pth":
                 raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from ovsw.datasets import DataError, open_split
 from ovsw.nn.checkpoint import CheckpointError, read, state_dict
@@ -266,6 +266,18 @@ def mosaic(folder: Path, **change: Any) -> None:
 def test_hostile_mosaics(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     mosaic(tmp_path, **change)
     with pytest.raises(DataError, match=words):
+        open_split("cifar10", tmp_path, "test")
+
+
+def test_a_mosaic_is_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow hands PostScript to Ghostscript, whatever the file is called."""
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was called"))
+    mosaic(tmp_path)
+    head = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1600 1600\n%%EndComments\nshowpage\n%%EOF\n"
+    (tmp_path / "test_0.webp").write_bytes(head)
+    with Image.open(tmp_path / "test_0.webp") as image:
+        assert image.format == "EPS"
+    with pytest.raises(DataError, match=r"test_0.webp: cannot be decoded"):
         open_split("cifar10", tmp_path, "test")
 
 

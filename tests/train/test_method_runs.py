@@ -70,7 +70,7 @@ def test_stopped_and_resumed(recipe: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert cli.main(arguments(recipe, whole)) == 0
     write = trainer._write_metrics
 
-    def stop(run: trainer.Run) -> None:
+    def stop(run: trainer.TrainingRun) -> None:
         write(run)
         raise KeyboardInterrupt
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ovsw.nn import ReActConv2d, binary_layers, create, float_network
 from ovsw.nn.react import ReActBlock
-from ovsw.train.optim import learning_rate, make_optimizer
+from ovsw.train.optim import make_optimizer
 from ovsw.train.recipe import TrainConfig, load_recipe
 
 from support import oracle, shared
@@ -229,15 +229,6 @@ def test_recipes_follow_reactnet() -> None:
     assert (first.network.binary_weights, second.network.binary_weights) == (False, True)
     assert (first.train.second_step, second.train.second_step, adam.train.second_step) == (False, True, True)
     assert (first.ovsw.ags, first.ovsw.sad, second.ovsw.ags, second.ovsw.sad) == (False, False, True, True)
-
-
-@pytest.mark.parametrize("epochs", [1, 10, 128])
-def test_linear_schedule(epochs: int) -> None:
-    """LambdaLR stepped at the start of each epoch: 1 - 1/E in the first, 0 in the last."""
-    config = TrainConfig(epochs=epochs, lr=2.5e-3, schedule="linear", warmup=0)
-    rates = [learning_rate(config, epoch) for epoch in range(epochs)]
-    assert rates == pytest.approx([2.5e-3 * (1 - (epoch + 1) / epochs) for epoch in range(epochs)], abs=1e-15)
-    assert rates[-1] == pytest.approx(0, abs=1e-15)
 
 
 def test_weight_decay_of_four_dimensions() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import itertools
 import json
 import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ from ovsw.nn import create
 from ovsw.train import augment, cli, flips, landscape, trainer
 from ovsw.train.recipe import load_recipe, set_values
 
-from support.training import QUICK, arguments, assert_same, few_images, image_folder, tiny_cifar
+from support.training import arguments, assert_same, few_images, image_folder, tiny_cifar
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -137,17 +140,6 @@ def test_a_limit_takes_the_first_images(tmp_path: Path) -> None:
         trainer.open_data(recipe, tmp_path / "folder", "train")
 
 
-def test_a_vanilla_run(tmp_path: Path) -> None:
-    """No buffers of the method in its state dict, but flips and silence are reported, and it resumes the same."""
-    vanilla = [*QUICK, "train.epochs=2", "ovsw.ags=false", "ovsw.sad=false"]
-    assert cli.main(arguments(tmp_path / "a", settings=vanilla)) == 0
-    checkpoint = torch.load(tmp_path / "a" / "last.pth", weights_only=True)
-    assert len(checkpoint["state_dict"]) == 121
-    with (tmp_path / "a" / "metrics.csv").open() as f:
-        rows = list(csv.DictReader(f))
-    assert 0.9 < float(rows[1]["silent_share"]) <= 1
-
-
 def run_in_child(folder: Path, moment: str = "never", seconds: float = 0.0) -> int:
     """How a run that resumes ends: 0, or minus a signal, since it is killed on the spot so long after a moment.
 
@@ -239,33 +231,6 @@ def test_an_image_folder_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.undo()
     assert cli.main(arguments(tmp_path / "b", "--resume", *more, settings=settings)) == 0
     assert_same(tmp_path / "a" / "last.pth", tmp_path / "b" / "last.pth")
-
-
-@pytest.mark.parametrize(
-    ("code", "more", "words"),
-    [
-        (2, ("--set", "train.epoch=1"), "did you mean 'epochs'"),
-        (2, ("--set", "train.epochs=0"), "train.epochs is 0, expected at least 1"),
-        (2, ("--set", "train.batch=0"), "train.batch is 0, expected at least 1"),
-        (2, ("--set", "train.seeds=[]"), "train.seeds is empty"),
-        (2, ("--set", "train.lr=nan"), "train.lr is nan, expected 0 or more"),
-        (2, ("--set", "network.num_classes=0"), "network.num_classes is 0, expected at least 1"),
-        (2, ("--set", "data.kind=cifar10"), "--data DIR is needed: the recipe trains on cifar10"),
-        (1, ("--set", "data.kind=cifar10", "--data", "/nowhere"), "/nowhere does not exist"),
-        (1, ("--set", "network.name=AlexNet"), "AlexNet"),
-        (1, ("--set", "train.optimizer=bop"), "bop"),
-        (2, ("--amp",), "--amp needs a GPU"),
-    ],
-)
-def test_refused_runs(
-    code: int, more: tuple[str, ...], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(arguments(tmp_path / "runs" / "run", *more)) == code
-    error = capsys.readouterr().err
-    assert error.startswith("ovsw-train: error: ")
-    assert words in error
-    assert len(error.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_finished_folder_is_not_overwritten(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -405,3 +370,36 @@ def test_directions_are_filter_normalised() -> None:
     weight, step = model.get_submodule("layer2.0.conv1").weight, found["layer2.0.conv1.weight"]
     torch.testing.assert_close(step.flatten(1).norm(dim=1), weight.detach().flatten(1).norm(dim=1))  # type: ignore[operator]
     assert not found["bn1.bias"].any()
+
+
+def test_torch_sleeps_when_idle(tmp_path: Path) -> None:
+    """OpenMP is told before torch loads it; spinning threads would take the cores from the training kernels."""
+    program = """
+import os, sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print("torch loads with", os.environ.get("OMP_WAIT_POLICY"))
+sys.meta_path.insert(0, Watch())
+from ovsw.__main__ import train
+sys.exit(train(sys.argv[1:]))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    command = [sys.executable, "-c", program, "table1-cresnet20", "--data", "missing", "-o", str(tmp_path / "run")]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ended.stdout.splitlines() == ["torch loads with passive"], ended.stderr
+
+
+def test_one_process_trains_in_a_folder(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert cli.main(arguments(folder, "--resume")) == 1
+    finally:
+        os.close(held)
+    assert capsys.readouterr().err == f"ovsw-train: error: {folder}: another process is writing to this folder\n"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert cli.main(arguments(folder, "--resume")) == 0

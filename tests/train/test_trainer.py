@@ -39,10 +39,10 @@ Batches = list[tuple[Tensor, Tensor]]
 
 
 class Small(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, learned_scale: bool) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 4, 1, bias=False)
-        self.conv = BinaryConv2d(4, 6, 3, padding=1)
+        self.conv = BinaryConv2d(4, 6, 3, padding=1, learned_scale=learned_scale)
         self.norm = nn.BatchNorm2d(6)
         self.linear = nn.Linear(6, CLASSES)
         self.double()
@@ -63,7 +63,8 @@ def logits_by_hand(state: dict[str, Tensor], x: Tensor, training: bool) -> Tenso
     a = window - window.detach() + torch.sign(x.detach())
     w = state["conv.weight"]
     standard = w.detach().flatten(1) - w.detach().flatten(1).mean(1, keepdim=True)
-    scale = (standard / ((standard**2).sum(1, keepdim=True) / 35 + 1e-5).sqrt()).abs().mean(1)
+    derived = (standard / ((standard**2).sum(1, keepdim=True) / 35 + 1e-5).sqrt()).abs().mean(1)
+    scale = state.get("conv.scaling_factor", derived)
     x = F.conv2d(a, w - w.detach() + torch.sign(w.detach()), padding=1) * scale[:, None, None]
     if training:
         n = len(x) * 16
@@ -139,7 +140,7 @@ def rate_by_hand(schedule: str, epoch: int, step: int) -> float:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(trainer, "create", lambda name, classes, learned_scale: Small())
+    monkeypatch.setattr(trainer, "create", lambda name, classes, learned_scale: Small(learned_scale))
     with few_images(TRAIN, TEST):
         yield
 
@@ -177,6 +178,7 @@ def right(logits: Tensor, labels: Tensor, best: int) -> int:
 
 CASES: dict[str, tuple[list[str], Callable[..., np.ndarray]]] = {
     "ovsw": ([], sgd_by_hand),
+    "learned scale": (["network.learned_scale=true"], sgd_by_hand),
     "vanilla": (["ovsw.ags=false", "ovsw.sad=false"], sgd_by_hand),
     "ags": (["ovsw.sad=false", "train.label_smoothing=0.2"], sgd_by_hand),
     "sad": (["ovsw.ags=false", "ovsw.track_ones=true", "ovsw.sigma=0.42", "network.init_scale=0.02"], sgd_by_hand),

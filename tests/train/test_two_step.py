@@ -116,7 +116,7 @@ def stopped(run: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         assert cli.main(run) == 130
 
 
-def doubled(run: trainer.Run) -> trainer.Run:
+def doubled(run: trainer.TrainingRun) -> trainer.TrainingRun:
     """The same run in float64: in float32 another order of additions turns signs over, and the loss with them."""
     assert run.teacher is not None
     for model in (run.model, run.teacher):
@@ -349,7 +349,7 @@ def test_steps_through_the_exporter(
         ("--teacher TEACHER --init INIT --set network.num_classes=5", "last.pth: does not fit the network"),
         ("--init INIT --teacher nowhere.pth", "nowhere.pth: no such file"),
         ("--init INIT --teacher DAMAGED", "damaged.pth: not a PyTorch checkpoint"),
-        ("--init INIT --teacher OTHER", "other.pth: does not fit the network, 2 of 122 tensors"),
+        ("--init INIT --teacher OTHER", "other.pth: does not fit the network: 2 of 122 tensors"),
         ("--init INIT --teacher OTHER", "the first is fc.weight (4, 512)"),
         ("--init INIT --teacher INIT", "last.pth: does not fit the network"),
         ("--init INIT --teacher TEACHER --set train.teacher=resnet50", "unknown network 'resnet50'"),

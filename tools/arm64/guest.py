@@ -39,7 +39,7 @@ def ovsw_call(
     if next_step is None:
         return lambda: engine.run(pixels), about
     about["steps"] = [asdict(step) for step in engine.steps]
-    marked = _testing.MarkedEngine(data, engine.isa)
+    marked = _testing.Model(data, engine.isa)
     return lambda: marked.run(pixels, next_step), about
 
 

@@ -18,8 +18,8 @@ TABLES = {"portable", *CPUS.values()}
 
 def emulated(cpu: str, path: list[Path], *arguments: str) -> str:
     """What the arm64 Python prints, that must succeed; `path` is all that it finds besides its own library."""
-    found = ":".join(map(str, [KIT / "start", *path, KIT / "site"]))
-    guest = [f"PYTHONPATH={found}", f"OVSW_ARM64_PYTHON={KIT / 'python'}", "PYTHONDONTWRITEBYTECODE=1"]
+    search_path = ":".join(map(str, [KIT / "start", *path, KIT / "site"]))
+    guest = [f"PYTHONPATH={search_path}", f"OVSW_ARM64_PYTHON={KIT / 'python'}", "PYTHONDONTWRITEBYTECODE=1"]
     command = ["qemu-aarch64", "-cpu", cpu, "-L", str(KIT / "sysroot")]
     for variable in guest:
         command += ["-E", variable]
@@ -38,7 +38,7 @@ def main(wheel: str) -> int:
         options = ("--no-index", "--no-deps", "--quiet", "--disable-pip-version-check", "--target", str(target))
         emulated("cortex-a72", [tools], "-m", "pip", "install", *options, str(Path(wheel).absolute()))
         for cpu, isa in CPUS.items():
-            checked = emulated(cpu, [target], "-m", "ovsw.commands.zoo", "--check").strip().splitlines()[-1]
+            checked = emulated(cpu, [target], "-m", "ovsw", "zoo", "--check").strip().splitlines()[-1]
             print(f"{cpu}: {checked}")
             if f" on {isa} " not in checked:
                 sys.exit(f"{cpu}: expected the kernels {isa}")
@@ -47,7 +47,7 @@ def main(wheel: str) -> int:
         if not Path(place).is_relative_to(target) or set(built) != TABLES:
             sys.exit(f"{place}: has the kernels {', '.join(built)}, expected {', '.join(sorted(TABLES))}")
         picture = str(target / "ovsw" / "data" / "cifar10" / "cat.png")
-        shown = emulated("cortex-a72", [target], "-m", "ovsw.commands.run", "--top", "1", picture)
+        shown = emulated("cortex-a72", [target], "-m", "ovsw", "run", "--top", "1", picture)
         print(shown.splitlines()[-1].strip())
     return 0
 

@@ -1,4 +1,6 @@
-"""Draws docs/pictures/engines.svg, the picture of the README, from the table of all engines in docs/results.md."""
+"""Draws docs/pictures/engines.svg, the picture of the README, from the run of ovsw-bench in docs/results.md: machine,
+kernels and date, and its table of all engines.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,14 @@ def bars(text: str) -> list[Bar]:
     return sorted(found, key=lambda bar: bar.ms)
 
 
-def svg(found: list[Bar]) -> str:
+def machine(text: str) -> str:
+    """CPU, kernels and date of the run."""
+    context = re.search(r"^(.+?), \d+ cores.*\n.*; kernels (\w+)\n.*, (\S+) \S+$", text, re.MULTILINE)
+    assert context, "docs/results.md does not say where the table was measured"
+    return ", ".join(context.groups())
+
+
+def svg(found: list[Bar], measured_on: str) -> str:
     scale = (WIDTH - LEFT - 110) / max(bar.high for bar in found)
     height = TOP + ROW * len(found) + 14
     lines = [
@@ -47,8 +56,8 @@ def svg(found: list[Bar]) -> str:
         f'<rect class="paper" width="{WIDTH}" height="{height}" rx="6"/>',
         f'<text class="ink" x="16" y="26" font-size="15" font-weight="600">{NETWORK}, one 224x224 image, one thread: '
         "milliseconds, less is better</text>",
-        '<text class="soft" x="16" y="46">Intel Xeon with AVX-512, all in turns in one run; medians, lines are p10 to '
-        "p90; how many times ovsw's</text>",
+        f'<text class="soft" x="16" y="46">{escape(measured_on)}; interleaved rounds; median with p10 to p90; x: '
+        "relative to ovsw</text>",
     ]
     for i, bar in enumerate(found):
         y = TOP + ROW * i
@@ -70,7 +79,7 @@ def svg(found: list[Bar]) -> str:
 
 def main() -> None:
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    (ROOT / "docs" / "pictures" / "engines.svg").write_text(svg(bars(text)), encoding="utf-8")
+    (ROOT / "docs" / "pictures" / "engines.svg").write_text(svg(bars(text), machine(text)), encoding="utf-8")
 
 
 if __name__ == "__main__":

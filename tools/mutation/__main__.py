@@ -19,8 +19,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 if sys.version_info >= (3, 11):
     import tomllib
 else:

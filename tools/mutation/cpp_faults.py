@@ -66,13 +66,13 @@ def find(path: str, source: str) -> list[Place]:
             changed = functools.partial(replaced, text, start, end, new)
             faults[start, end].append(Fault(kind, changed))
             where.setdefault((start, end), node)
-    found = []
+    places = []
     for (start, end), there in sorted(faults.items()):
         line = text.count(b"\n", 0, start)
         column = start - (text.rfind(b"\n", 0, start) + 1)
         key = key_of(lines, line, (column, column + end - start))
-        found.append(Place(path, key, (line + 1, text.count(b"\n", 0, end) + 1), tuple(there)))
-    return found
+        places.append(Place(path, key, (line + 1, text.count(b"\n", 0, end) + 1), tuple(there)))
+    return places
 
 
 def replaced(text: bytes, start: int, end: int, new: bytes) -> str:
@@ -122,8 +122,8 @@ def faults_of(node: Node) -> Iterator[tuple[str, int, int, bytes]]:
     elif node.type == "continue_statement":
         yield "jump", node.start_byte, node.end_byte, b"break;"
     elif node.type == "argument_list" and not commutes(node):  # one place, whatever its length
-        given = [child for child in node.named_children if child.type != "comment"]
-        for a, b in zip(given, given[1:]):
+        operands = [child for child in node.named_children if child.type != "comment"]
+        for a, b in zip(operands, operands[1:]):
             if a.text != b.text and "string" not in a.type + b.type:
                 at = [n - node.start_byte for n in (a.start_byte, a.end_byte, b.start_byte, b.end_byte)]
                 text = node.text

@@ -73,11 +73,11 @@ def find(path: str, source: str) -> list[Place]:
                 faults[start, end].append(Fault(kind, functools.partial(replaced, start, end, text)))
                 around[start, end] = statement_lines(node)
 
-    found = []
+    places = []
     for (start, end), there in sorted(faults.items(), key=lambda item: item[0]):
         key = key_of(lines, start[0] - 1, (start[1], end[1])) + (f" {end[0] - start[0]}" if end[0] != start[0] else "")
-        found.append(Place(path, key, around[start, end], tuple(there)))
-    return found
+        places.append(Place(path, key, around[start, end], tuple(there)))
+    return places
 
 
 def own_faults(node: NodeOrLeaf) -> Iterator[tuple[str, Position, Position, str]]:
@@ -91,8 +91,8 @@ def own_faults(node: NodeOrLeaf) -> Iterator[tuple[str, Position, Position, str]
     elif node.type == "comp_op" and node.get_code().split() == ["not", "in"]:
         yield "membership", node.start_pos, node.end_pos, "in"
     elif node.type == "arglist" and not commutes(node):  # one place, whatever its length
-        given = [child for child in node.children if child.type != "operator"]
-        for a, b in zip(given, given[1:]):
+        operands = [child for child in node.children if child.type != "operator"]
+        for a, b in zip(operands, operands[1:]):
             if "argument" not in (a.type, b.type):
                 swapped = [{a: b, b: a}.get(child, child) for child in node.children]
                 prefixes = ["", *(child.get_first_leaf().prefix for child in node.children[1:])]

@@ -133,9 +133,9 @@ def places(root: Path, language: str) -> list[Place]:
     return [place for name in files(root, language) for place in find(name, (root / name).read_text())]
 
 
-def draw(root: Path, found: list[Place], seed: int) -> Iterator[Mutant]:
+def draw(root: Path, places: list[Place], seed: int) -> Iterator[Mutant]:
     """One mutant of each place, in the order of the draw."""
-    for place in sorted(found, key=lambda place: place.rank(seed)):
+    for place in sorted(places, key=lambda place: place.rank(seed)):
         fault = place.faults[place.rank(seed)[-1] % len(place.faults)]
         source = (root / place.path).read_text()
         changed = fault.apply()

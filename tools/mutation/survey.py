@@ -56,13 +56,13 @@ class Survey:
     def lines(self, name: str) -> dict[int, set[str]]:
         """Line -> tests, of a file of the repository."""
         if name not in self._lines:
-            found: dict[int, set[str]] = defaultdict(set)
+            tests_of: dict[int, set[str]] = defaultdict(set)
             for data in self.data:
                 for path in data.measured_files():
                     if inside(path) == name:
                         for line, contexts in data.contexts_by_lineno(path).items():
-                            found[line] |= {test for test in map(test_of, contexts) if test in self.seconds}
-            self._lines[name] = dict(found)
+                            tests_of[line] |= {test for test in map(test_of, contexts) if test in self.seconds}
+            self._lines[name] = dict(tests_of)
         return self._lines[name]
 
     def tests_of(self, name: str, first: int, last: int) -> set[str]:

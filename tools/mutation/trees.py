@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-MODULES = ("_core", "_train", "_testing")
+MODULES = ("_core", "_bench", "_train", "_testing")
 
 
 def place_in(tree: Path, name: str) -> Path:
@@ -25,11 +25,11 @@ def make_tree(root: Path, tree: Path) -> None:
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True).stdout.splitlines()
     names += [str(path.relative_to(root)) for path in (root / "python" / "ovsw").glob("_*.so")]
-    wanted = {place_in(tree, name): root / name for name in names if (root / name).is_file()}
+    copies = {place_in(tree, name): root / name for name in names if (root / name).is_file()}
     for path in list(tree.rglob("*")) if tree.exists() else []:
-        if path.is_file() and not path.is_symlink() and path not in wanted and path.suffix != ".pyc":
+        if path.is_file() and not path.is_symlink() and path not in copies and path.suffix != ".pyc":
             path.unlink()
-    for copy, original in wanted.items():
+    for copy, original in copies.items():
         if not copy.exists() or copy.read_bytes() != original.read_bytes():
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.unlink(missing_ok=True)

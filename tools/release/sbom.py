@@ -18,8 +18,8 @@ from pathlib import Path
 
 def component(name: str, release: str | None) -> dict[str, object]:
     at = f"@{release}" if release else ""
-    found: dict[str, object] = {"type": "library", "name": name, "purl": f"pkg:pypi/{name.lower()}{at}"}
-    return {**found, "version": release} if release else found
+    component: dict[str, object] = {"type": "library", "name": name, "purl": f"pkg:pypi/{name.lower()}{at}"}
+    return {**component, "version": release} if release else component
 
 
 def bill(wheel: Path) -> dict[str, object]:

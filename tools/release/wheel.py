@@ -56,9 +56,9 @@ def main(argv: list[str] | None = None) -> int:
         if "linux" in wheel.name:
             run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", Path(scratch) / "repaired", wheel, env=env)
             (wheel,) = Path(scratch, "repaired").glob("*.whl")
-        for made in [wheel, *Path(scratch).glob("*.tar.gz")]:
-            target = args.folder / made.name
-            target.write_bytes(made.read_bytes())
+        for file in [wheel, *Path(scratch).glob("*.tar.gz")]:
+            target = args.folder / file.name
+            target.write_bytes(file.read_bytes())
             print(target)
     return subprocess.run([sys.executable, ROOT / "tools" / "release" / "sbom.py", args.folder], check=False).returncode
 

@@ -1,7 +1,7 @@
-"""What the commands share: one line per error, exit codes, --help with examples; and `ovsw`, which finds them.
+"""What all commands share (errors in one line, exit codes, --help with examples), and `ovsw`, which starts them.
 
 Exit codes: 0 all is well; 1 something could not be read, computed or written; 2 the command line is wrong; 130 Ctrl-C.
-A command's module is imported when it is called, and a package that it needs and that is not installed is one line.
+A command's module is imported when the command is called; a missing package is reported in one line.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Body = Callable[[argparse.Namespace], int]
 
 
 class UsageError(ValueError):
-    """The arguments do not go together; whatever they name may be fine."""
+    """The command line is wrong, whatever the files that it names contain."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """One of `ovsw`'s: where its `main` is, what it does in a line, the extra with the packages that it needs."""
+    """A command: the module with its `main`, one line on what it does, the extra that installs its packages."""
 
     module: str
     about: str
@@ -44,13 +44,13 @@ class Command:
 
 COMMANDS = {
     "run": Command("ovsw.commands.run", "classify pictures, with a network that comes with ovsw or one of your own"),
-    "demo": Command("ovsw.bench.demo", "see what the engine does: a trained network on pictures, large ones timed"),
+    "demo": Command("ovsw.bench.demo", "classify pictures with a trained network and time large ones"),
     "info": Command("ovsw.commands.info", "show what is in a .bnn file, or which kernels this CPU runs"),
     "zoo": Command("ovsw.commands.zoo", "list the trained networks that come with ovsw"),
-    "doctor": Command("ovsw.commands.doctor", "check this machine and installation; what a bug report needs"),
-    "export": Command("ovsw.export.cli", "make a .bnn file of a PyTorch network or an ONNX file", "export"),
-    "train": Command("ovsw.train.cli", "train a binary network by a recipe", "train"),
-    "bench": Command("ovsw.bench.cli", "time the engine beside the others that are installed", "bench"),
+    "doctor": Command("ovsw.commands.doctor", "check this machine and installation, for a bug report"),
+    "export": Command("ovsw.export.cli", "convert a PyTorch network or an ONNX file to a .bnn file", "export"),
+    "train": Command("ovsw.train.cli", "train a binary network with a recipe", "train"),
+    "bench": Command("ovsw.bench.cli", "time the engine against the other engines that are installed", "bench"),
     "flips": Command("ovsw.train.flips", "show the silent weights of a training run", "train"),
     "landscape": Command("ovsw.train.landscape", "draw the loss around a trained network", "train"),
     "repro": Command("ovsw.repro.cli", "reproduce the tables and figures of the paper", "train,export,bench"),
@@ -81,7 +81,7 @@ def dispatch(name: str | None, argv: list[str]) -> int:
 
 
 def overview() -> str:
-    """What `ovsw --help` says."""
+    """The text of `ovsw --help`."""
     rows = [f"  {name:<{max(map(len, COMMANDS))}}  {command.about}" for name, command in COMMANDS.items()]
     about = "Binary neural networks from PyTorch to small machines."
     parts = ["usage: ovsw COMMAND [options]", about, "\n".join(["commands:", *rows]), _examples(EXAMPLES)]
@@ -90,12 +90,12 @@ def overview() -> str:
 
 def _unknown(word: str) -> str:
     if word.startswith("-"):
-        return f"unknown option {word}; ovsw --help shows the commands"
+        return f"unknown option {word}; ovsw --help lists the commands"
     if Path(word).exists():
-        return f"{word} is no command; a picture is classified by: ovsw run {word}"
+        return f"{word} is not a command; to classify a picture: ovsw run {word}"
     close = difflib.get_close_matches(word, COMMANDS, 1)
-    hint = f", did you mean 'ovsw {close[0]}'?" if close else "; ovsw --help shows them"
-    return f"no command '{word}'{hint}"
+    hint = f", did you mean 'ovsw {close[0]}'?" if close else "; ovsw --help lists them"
+    return f"unknown command '{word}'{hint}"
 
 
 def _load(name: str, prog: str) -> Callable[..., int]:
@@ -115,17 +115,16 @@ def command(
     examples: Sequence[str] = (),
     others: dict[str, Main] | None = None,
 ) -> Callable[[Body], Main]:
-    """Makes a main function of one that takes the arguments as parsed, and `args.prog`, the name it was called by.
+    """Turns a function of the parsed arguments into a command; `args.prog` is the name that it was called by.
 
-    `options` declares the arguments, `examples` are some of the user's, and `others` are commands that a first
-    argument stands for.
+    `options` declares the arguments, `examples` are command lines, and `others` are sub-commands by name.
     """
     return lambda body: Main(prog, description, options, body, epilog, examples, others or {})
 
 
 @dataclass(frozen=True)
 class Main:
-    """A command: called with its arguments it returns an exit code, and bad input ends in one line on stderr."""
+    """A command. Called with its arguments it returns an exit code; bad input ends in one line on stderr."""
 
     prog: str
     description: str
@@ -146,7 +145,7 @@ class Main:
             code = self.body(parser.parse_args(argv))
             sys.stdout.flush()
             return code
-        except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
             _discard_output()
             return 0
         except KeyboardInterrupt:
@@ -167,10 +166,12 @@ class Main:
             return self._say(prog, f"error: {message(e)}", FAILED)
 
     def declare(self, parser: argparse.ArgumentParser) -> None:
-        """Gives a parser everything that this command takes and says of itself."""
+        """Gives a parser the options, description and examples of this command."""
         parser.description = textwrap.fill(self.description, 100)
-        examples = _examples([f"%(prog)s {example}".strip() for example in self.examples]) if self.examples else ""
-        parser.epilog = "\n\n".join(filter(None, [self.epilog.strip(), examples])) or None
+        others = "\n".join(["commands:", *(f"  %(prog)s {n}: {main.description}" for n, main in self.others.items())])
+        examples = _examples([f"%(prog)s {example}".strip() for example in self.examples])
+        parts = [others * bool(self.others), self.epilog.strip(), examples * bool(self.examples)]
+        parser.epilog = "\n\n".join(filter(None, parts)) or None
         self.options(parser)
         parser.add_argument("--version", action="version", version=f"ovsw {__version__}")
         parser.set_defaults(prog=parser.prog)
@@ -186,7 +187,7 @@ class Main:
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """The type of an option that is a whole number in these bounds."""
+    """The type of an option that is a whole number within bounds."""
 
     def parse(text: str) -> int:
         try:
@@ -202,7 +203,7 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 def new_file(text: str) -> Path:
-    """The type of an option that names a file to write: in a folder that exists, and none itself."""
+    """The type of an option that names a file to write; its folder must exist."""
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text} is a folder")
@@ -214,7 +215,9 @@ def new_file(text: str) -> Path:
 def isa(text: str) -> str:
     """The type of `--isa`: a kernel table that this build has and this CPU supports."""
     if text not in _isas():
-        raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(_isas())}, which this build has for this CPU")
+        raise argparse.ArgumentTypeError(
+            f"'{text}': unknown instruction set; available on this CPU: {', '.join(_isas())}"
+        )
     return text
 
 
@@ -225,12 +228,12 @@ def _isas() -> list[str]:
 
 
 def offer(action: argparse.Action, names: Callable[[], list[str]]) -> None:
-    """A shell that completes this argument offers these names; others may be valid, too."""
+    """Shell completion offers these names for an argument; other values may be valid too."""
     action.names = names  # type: ignore[attr-defined]
 
 
 def add_engine(p: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """`--threads` and `--isa`, of commands that make an Engine."""
+    """Adds `--threads` and `--isa`."""
     count = whole(1, MAX_THREADS)
     p.add_argument("--threads", metavar="N", type=count, default=1, help="threads per image (default: %(default)s)")
     about = "kernel table to use (default: the best for this CPU)"
@@ -238,8 +241,8 @@ def add_engine(p: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
 
 
 def add_memory_limit(p: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """`--memory-limit`, of commands that load a file of the user's; `memory_limit` is what an Engine takes of it."""
-    about = "memory that a model may take (default: 168 and 4 x its size)"
+    """Adds `--memory-limit`; `memory_limit` converts it for an Engine."""
+    about = "most memory that a model may use (default: 168 MB and 4 x the size of the file)"
     p.add_argument("--memory-limit", metavar="MB", type=whole(1), help=about)
 
 
@@ -248,8 +251,7 @@ def memory_limit(args: argparse.Namespace) -> int | None:
 
 
 def message(e: Exception) -> str:
-    """The text of an error, on one line; the system's own say which file they are about. A list of problems has a line
-    for each."""
+    """The text of an error, with the file's name if the system raised it; one line, or one for each of its problems."""
     if isinstance(e, MemoryError):
         return visible(str(e) or "out of memory")
     if isinstance(e, OSError) and e.filename is not None and e.strerror:
@@ -260,14 +262,14 @@ def message(e: Exception) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Its errors are those of usage, one line each."""
+    """Its errors are usage errors, one line each."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; {self.prog} --help shows what it takes")
+        raise UsageError(f"{message}; see {self.prog} --help")
 
 
 def _missing(e: Exception, extra: str) -> str:
-    """What to install, if that is what went wrong."""
+    """How to install a missing package; "" for other errors."""
     name = (e.name or "").split(".")[0] if isinstance(e, ModuleNotFoundError) else ""
     if name not in _OPTIONAL:
         return ""
@@ -279,12 +281,12 @@ def _examples(lines: Sequence[str]) -> str:
 
 
 def _discard_output() -> None:
-    """What cannot be written now must not be tried again when Python ends."""
+    """Keeps Python from writing buffered output again when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _take_any_character() -> None:
-    """What the terminal's encoding does not have is escaped; by default it would end the command."""
+    """Escapes characters that the terminal cannot encode; by default they would end the command."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

@@ -1,11 +1,10 @@
-"""`ovsw completion`: the script by which a shell completes commands, options and file names. shtab writes it."""
+"""`ovsw completion`: prints a script with which a shell completes commands, options and file names; shtab writes it."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import importlib
-import sys
 
 from ovsw.commands.base import COMMANDS, Main, command
 
@@ -19,7 +18,7 @@ fish:  ovsw completion fish > ~/.config/fish/completions/ovsw.fish
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("shell", choices=SHELLS, help="the shell that it is for")
+    p.add_argument("shell", choices=SHELLS, help="your shell")
 
 
 @command(
@@ -37,21 +36,29 @@ def main(args: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """All commands in one, as far as a shell wants to know them."""
+    """A parser of all commands, for completion only."""
     everything = argparse.ArgumentParser("ovsw", description="Binary neural networks from PyTorch to small machines.")
     everything.add_argument("--version", action="store_true", help="show the version")
     commands = everything.add_subparsers(dest="command")
     for name, known in COMMANDS.items():
         part = commands.add_parser(name, help=known.about)
-        with contextlib.suppress(ModuleNotFoundError):  # of one that cannot be called here the name must do
-            main: Main = importlib.import_module(known.module).main
-            main.declare(part)
-            _complete(part)
+        with contextlib.suppress(ModuleNotFoundError):  # without its packages, only its name is completed
+            _declare(part, importlib.import_module(known.module).main)
     return everything
 
 
+def _declare(part: argparse.ArgumentParser, main: Main) -> None:
+    """Gives a parser what a command takes, its sub-commands included."""
+    main.declare(part)
+    _complete(part)
+    if main.others:
+        commands = part.add_subparsers()
+        for name, other in main.others.items():
+            _declare(commands.add_parser(name, help=other.description), other)
+
+
 def _complete(part: argparse.ArgumentParser) -> None:
-    """Says what the arguments of a command are: names that it offers, or files, going by the words of its help."""
+    """Tells shtab what each argument is: one of some names, a folder or a file, by its metavar."""
     import shtab
 
     for action in part._actions:
@@ -62,7 +69,3 @@ def _complete(part: argparse.ArgumentParser) -> None:
             action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
         elif any(file in word for file in _FILES):
             action.complete = shtab.FILE  # type: ignore[attr-defined]
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

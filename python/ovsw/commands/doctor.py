@@ -1,6 +1,6 @@
-"""`ovsw doctor`: what a bug report needs to know of a machine and an installation, and whether the engine works there.
+"""`ovsw doctor`: the facts about a machine and an installation that a bug report needs, and a self-test of the engine.
 
-It must be of use where nothing else is: whatever cannot be imported or computed is a line of its report.
+It must work where nothing else does: whatever cannot be imported or computed becomes a line of the report.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ovsw.commands.base import FAILED, command, message
 from ovsw.util.text import table, visible
 
 PACKAGES = ("numpy", "Pillow", "torch", "onnx", "onnxruntime", "matplotlib", "tqdm", "tensorboard")
-VARIABLES = {"OVSW_ISA": "kernel table of engines", "OVSW_NATIVE": "0: train by torch's operators alone"}
+VARIABLES = {"OVSW_ISA": "kernel table of engines", "OVSW_NATIVE": "0: train with PyTorch's operators alone"}
 _REINSTALL = "pip install --force-reinstall ovsw"
 
 
@@ -32,21 +32,21 @@ def options(p: argparse.ArgumentParser) -> None:
 
 @command(
     "ovsw doctor",
-    "Check this machine and this installation: every kernel table computes a trained network's logits, bit for bit. "
-    "The exit code is 1 if anything is wrong. Put what it prints into a bug report.",
+    "Check this machine and this installation: every kernel table must give a trained network's exact logits. "
+    "The exit code is 1 if anything is wrong. Paste the output into bug reports.",
     options,
     examples=("", "--json > report.json"),
 )
 def main(args: argparse.Namespace) -> int:
-    found = examine()
-    print(json.dumps(found, indent=2) if args.json else _text(found))
-    return FAILED if found["problems"] else 0
+    report = examine()
+    print(json.dumps(report, indent=2) if args.json else _text(report))
+    return FAILED if report["problems"] else 0
 
 
 def examine() -> dict[str, Any]:
-    """Everything that is known; `problems` says of each what to do."""
+    """The report; each of its `problems` says what to do."""
     problems: list[dict[str, str]] = []
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "ovsw": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "executable": sys.executable,
@@ -66,28 +66,28 @@ def examine() -> dict[str, Any]:
         from ovsw import cpu, zoo
     except Exception as e:
         problems.append(_problem(f"the engine cannot be loaded: {type(e).__name__}: {message(e)}", _REINSTALL))
-        return found
-    found.update(cpu=cpu.name(), features=cpu.features())
+        return report
+    report.update(cpu=cpu.name(), features=cpu.features())
     if cpu.build_version() != __version__:
         problems.append(_problem(f"the compiled module is of version {cpu.build_version()}", _REINSTALL))
     try:
-        found["isa"] = cpu.chosen_isa()
+        report["isa"] = cpu.chosen_isa()
     except ValueError as e:
         problems.append(_problem(str(e), "unset OVSW_ISA"))
     for isa, supported in cpu.isas().items():
         began = time.perf_counter()
         problem = _self_test(isa, zoo.names) if supported else ""
-        row = {"name": isa, "supported": supported, "chosen": isa == found["isa"]}
+        row = {"name": isa, "supported": supported, "chosen": isa == report["isa"]}
         row.update(works=not problem if supported else None, seconds=round(time.perf_counter() - began, 3))
-        found["tables"].append(row)
+        report["tables"].append(row)
         if problem:
             problems.append(_problem(problem, ""))
-    _advise(found)
-    return found
+    _advise(report)
+    return report
 
 
 def _self_test(isa: str, names: Callable[[], list[str]]) -> str:
-    """What is wrong with a kernel table: every network of the zoo must give the index's logits, two threads one's."""
+    """Runs every network of the zoo on a kernel table, with one and two threads; returns what is wrong, or ""."""
     from ovsw import zoo
 
     try:
@@ -96,16 +96,16 @@ def _self_test(isa: str, names: Callable[[], list[str]]) -> str:
             one, two = (zoo.load(name, isa=isa, threads=threads) for threads in (1, 2))
             image = next(iter(zoo.pictures().values()))
             if one.run(image).tobytes() != two.run(image).tobytes():
-                raise ValueError(f"{name}: its logits on two threads are not those on one")
+                raise ValueError(f"{name}: its logits on two threads differ from those on one")
     except Exception as e:
         return f"{isa}: {message(e)}"
     return ""
 
 
-def _advise(found: dict[str, Any]) -> None:
-    """What to do about tables that do not work."""
-    good = [row["name"] for row in found["tables"] if row["works"]]
-    for problem in found["problems"]:
+def _advise(report: dict[str, Any]) -> None:
+    """Adds advice about tables that do not work."""
+    good = [row["name"] for row in report["tables"] if row["works"]]
+    for problem in report["problems"]:
         way_out = f"set OVSW_ISA={good[0]}, which works" if good else _REINSTALL
         problem["do"] = problem["do"] or f"{way_out}, and report this"
 
@@ -115,7 +115,7 @@ def _problem(what: str, do: str) -> dict[str, str]:
 
 
 def _version(package: str) -> str | None:
-    """Of what is installed; nothing is imported."""
+    """The version that is installed, without importing it."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -123,7 +123,7 @@ def _version(package: str) -> str | None:
 
 
 def _memory() -> dict[str, int | None]:
-    """In MB: of the machine, what is free, and what this container may have."""
+    """In MB: the machine's memory, how much is free, and the limit of the container."""
     total = available = limit = None
     try:
         lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
@@ -137,33 +137,29 @@ def _memory() -> dict[str, int | None]:
     return {"total": total, "available": available, "limit": limit}
 
 
-def _text(found: dict[str, Any]) -> str:
-    packages = [f"{name} {version}" for name, version in found["packages"].items() if version]
-    absent = [name for name, version in found["packages"].items() if not version]
-    memory = {key: f"{size:,} MB {key}" for key, size in found["memory_mb"].items() if size is not None}
-    known = [f"{key}={value}" for key, value in found["environment"].items()]
-    unread = [key for key in found["environment"] if key not in VARIABLES]
+def _text(report: dict[str, Any]) -> str:
+    packages = [f"{name} {version}" for name, version in report["packages"].items() if version]
+    absent = [name for name, version in report["packages"].items() if not version]
+    memory = {key: f"{size:,} MB {key}" for key, size in report["memory_mb"].items() if size is not None}
+    known = [f"{key}={value}" for key, value in report["environment"].items()]
+    unread = [key for key in report["environment"] if key not in VARIABLES]
     lines = [
-        ("ovsw", f"{found['ovsw']}, {found['python']} ({found['executable']})"),
+        ("ovsw", f"{report['ovsw']}, {report['python']} ({report['executable']})"),
         ("packages", ", ".join(packages)),
         ("not here", ", ".join(absent) or "-"),
-        ("platform", found["platform"]),
-        ("cpu", f"{found['cpu']}, {found['usable_cores']} of {found['cores']} cores"),
-        ("features", " ".join(found["features"]) or "-"),
+        ("platform", report["platform"]),
+        ("cpu", f"{report['cpu']}, {report['usable_cores']} of {report['cores']} cores"),
+        ("features", " ".join(report["features"]) or "-"),
         ("memory", ", ".join(memory.values()) or "-"),
         ("variables", ", ".join(known) + (f" (not read: {', '.join(unread)})" if unread else "") if known else "-"),
     ]
     rows = [
         (t["name"], "yes" if t["supported"] else "no", "yes" if t["chosen"] else "-")
         + ("-" if t["works"] is None else "right" if t["works"] else "WRONG", f"{t['seconds']:.2f}")
-        for t in found["tables"]
+        for t in report["tables"]
     ]
     parts = ["\n".join(f"{key:<9}  {visible(value)}" for key, value in lines)]
     if rows:
         parts.append(table(("table", "supported", "chosen", "self-test", "seconds"), rows, right=(4,)))
-    problems = [f"problem: {p['what']}\n  to do: {p['do']}" for p in found["problems"]]
+    problems = [f"problem: {p['what']}\n  to do: {p['do']}" for p in report["problems"]]
     return "\n\n".join([*parts, "\n".join(problems) or "all is well"])
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

@@ -1,4 +1,4 @@
-"""`ovsw-info`: what is in a `.bnn` file or a network of the zoo, and which kernels this CPU runs."""
+"""`ovsw-info`: shows what is in a `.bnn` file or a network of the zoo, and which kernels this CPU runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import dataclasses
 import json
 import os
 import platform
-import sys
-from pathlib import Path
 from typing import Any
 
 from ovsw import cpu, zoo
@@ -19,9 +17,10 @@ from ovsw.engine import Engine, read_file
 from ovsw.util.text import dims, table, visible
 
 
-def describe(path: str, limit: int | None = None) -> dict[str, Any]:
-    """Everything `ovsw-info` knows of a file, which is also loaded into the engine: all rules are checked."""
-    data = read_file(Path(path))
+def describe(name: str, limit: int | None = None) -> dict[str, Any]:
+    """Everything `ovsw-info` shows of a file or a network of the zoo, which the engine loads: all rules are checked."""
+    path, entry = zoo.resolve(name)
+    data = read_file(path)
     try:
         model = bnn.from_bytes(data)
         engine = Engine(data, memory_limit=limit)
@@ -30,7 +29,7 @@ def describe(path: str, limit: int | None = None) -> dict[str, Any]:
     rows = layers(model)
     binary = sum(row.bytes for row in rows if row.bits == 1)
     return {
-        "file": path,
+        "file": str(path),
         "bytes": len(data),
         "format": "{}.{}".format(*model.version),
         "numerics": model.numerics,
@@ -45,25 +44,25 @@ def describe(path: str, limit: int | None = None) -> dict[str, Any]:
         "bytes_binary_layers": binary,
         "bytes_other_layers": sum(row.bytes for row in rows) - binary,
         "memory": dataclasses.asdict(engine.memory),
+        **({"zoo": dataclasses.asdict(entry)} if entry else {}),
     }
 
 
 def describe_cpu() -> dict[str, Any]:
-    """The CPU, the kernel tables of this build, and the one that an Engine takes unless told otherwise."""
+    """The CPU, the kernel tables of this build, and the one that an Engine uses by default."""
     tables = [{"name": name, "supported": supported} for name, supported in cpu.isas().items()]
-    forced = os.environ.get("OVSW_ISA", "")
     return {
         "cpu": cpu.name(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "tables": tables,
-        "forced": forced,
+        "forced": cpu.forced_isa(),
         "used": cpu.chosen_isa(),
     }
 
 
 def _cpu_text(info: dict[str, Any]) -> str:
-    how = f"forced by OVSW_ISA={info['forced']}" if info["forced"] else "the best that this CPU supports"
+    how = f"forced by OVSW_ISA={info['forced']}" if info["forced"] else "the best for this CPU"
     rows = [(t["name"], "yes" if t["supported"] else "no") for t in info["tables"]]
     about = f"{info['cpu']}, {info['machine']}, {info['cores']} cores\nkernels: {info['used']} ({how})"
     return f"{about}\n\n{table(('table', 'supported'), rows)}"
@@ -85,16 +84,9 @@ def options(p: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if bool(args.model) == args.cpu:
         raise UsageError("give a MODEL.bnn, or --cpu")
-    info = describe_cpu() if args.cpu else _describe_model(args.model, memory_limit(args))
+    info = describe_cpu() if args.cpu else describe(args.model, memory_limit(args))
     print(json.dumps(info, indent=2) if args.json else (_cpu_text if args.cpu else _text)(info))
     return 0
-
-
-def _describe_model(model: str, limit: int | None) -> dict[str, Any]:
-    """A file, or a network of the zoo with what the index says of it."""
-    if not zoo.known(model):
-        return describe(model, limit)
-    return {**describe(str(zoo.path(model)), limit), "zoo": dataclasses.asdict(zoo.entry(model))}
 
 
 def _text(info: dict[str, Any]) -> str:
@@ -141,7 +133,3 @@ def _trained(entry: zoo.Entry) -> str:
     score = f"{entry.accuracy:.2%} of {entry.images:,} test images of {entry.test_set} right"
     how = " ".join([entry.recipe, *entry.settings])
     return f"zoo: {entry.title}, {score} (PyTorch {entry.right_pytorch / entry.images:.2%}); {how}, epoch {entry.epoch}"
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

@@ -14,7 +14,7 @@ from PIL import Image
 
 from ovsw import zoo
 from ovsw.commands.base import UsageError, add_engine, add_memory_limit, command, memory_limit, message, new_file, whole
-from ovsw.commands.show import Row, beside, colours, html_page, terminal_picture
+from ovsw.commands.show import ClassifiedImage, beside, colours, html_page, terminal_picture
 from ovsw.engine import Engine
 from ovsw.image import ImageSource, read_image
 from ovsw.util.files import replace_file
@@ -39,7 +39,7 @@ def options(p: argparse.ArgumentParser) -> None:
     add_engine(p)
     add_memory_limit(p)
     p.add_argument("--profile", action="store_true", help="also show where the time goes, for the first image")
-    p.add_argument("--show", action="store_true", help="draw the pictures, in a terminal that has colours")
+    p.add_argument("--show", action="store_true", help="draw the pictures, in a terminal with colours")
     p.add_argument("--html", metavar="FILE", type=new_file, help="write a page with the pictures and their answers")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -51,19 +51,19 @@ def options(p: argparse.ArgumentParser) -> None:
     examples=("cat.jpg dog.jpg --top 3", "model.bnn photos/ --html answers.html", "--show - < cat.jpg"),
 )
 def main(args: argparse.Namespace) -> int:
-    """Every image that can be read is classified; those that cannot are named, and the exit code is then 1."""
+    """Classifies every image that can be read. The others are reported, and the exit code is then 1."""
     model, inputs = split(args.inputs)
     if args.show and args.json:
-        raise UsageError("--show and --json do not go together")
-    entry = zoo.entry(model) if zoo.known(model) else None
-    engine = (zoo.load if entry else Engine)(model, threads=args.threads, isa=args.isa, memory_limit=memory_limit(args))
+        raise UsageError("--show and --json exclude each other")
+    path, entry = zoo.resolve(model)
+    engine = Engine(path, threads=args.threads, isa=args.isa, memory_limit=memory_limit(args))
     if entry:
         print(f"{args.prog}: {entry.about}", file=sys.stderr)
     draws = args.show and colours(sys.stdout)
     if args.show and not draws:
-        print(f"{args.prog}: this is no terminal with colours: no pictures", file=sys.stderr)
+        print(f"{args.prog}: this terminal has no colour support, so pictures are off", file=sys.stderr)
     results: list[dict[str, Any]] = []
-    rows: list[Row] = []
+    rows: list[ClassifiedImage] = []
     first: ImageSource | None = None
     with Progress(args.prog) as progress:
         for name, problem in expand(inputs):
@@ -76,22 +76,22 @@ def main(args: argparse.Namespace) -> int:
             except (ValueError, OSError, MemoryError) as e:
                 print(f"{args.prog}: error: {message(e)}", file=sys.stderr)
                 results.append({"image": name, "error": message(e)})
-                rows.append(Row(name, None, note=message(e)))
+                rows.append(ClassifiedImage(name, None, note=message(e)))
                 continue
             first = image if first is None else first
             results.append({"image": name, "top": [{"label": a, "probability": p} for a, p in top[: args.top]]})
-            rows.append(Row(name, image, top[:SHOWN]))
+            rows.append(ClassifiedImage(name, image, top[:SHOWN]))
             if args.json:
                 progress("pictures", len(results))
             elif draws:
-                print(*(line.rstrip() for line in beside(drawn, _told(rows[-1]), _COLUMNS)), "", sep="\n")
+                print(*(line.rstrip() for line in beside(drawn, _answer_lines(rows[-1]), _COLUMNS)), "", sep="\n")
             else:
                 print(visible(name))
                 for label, p in top[: args.top]:
                     print(f"  {100 * p:6.2f} %  {visible(label)}")
     if args.json:
-        about = {"model": model, "zoo": _known(entry), "isa": engine.isa, "threads": engine.threads}
-        print(json.dumps({**about, "results": results}, indent=2))
+        run = {"model": model, "zoo": _zoo_facts(entry), "isa": engine.isa, "threads": engine.threads}
+        print(json.dumps({**run, "results": results}, indent=2))
     if args.html:
         title = f"What {Path(model).name} says of {len(rows)} picture{'s' if len(rows) > 1 else ''}"
         replace_file(args.html, html_page(rows, title).encode())
@@ -102,23 +102,25 @@ def main(args: argparse.Namespace) -> int:
 
 
 def expand(inputs: list[str]) -> Iterator[tuple[str, str]]:
-    """The name of every picture that is meant; beside it what is wrong with an input that stands for none."""
-    for given in inputs:
-        path = Path(given)
+    """The name of every picture; for an input without pictures, its name and what is wrong with it."""
+    for word in inputs:
+        path, names, problem = Path(word), [word], ""
         if path.is_dir():
             endings = Image.registered_extensions()
-            found = [str(p) for p in path.iterdir() if p.suffix.lower() in endings and p.is_file()]
+            names = [str(p) for p in path.iterdir() if p.suffix.lower() in endings and p.is_file()]
             problem = "a folder without pictures"
-        elif given != "-" and not path.exists() and set(given) & set("*?["):
-            found = [p for p in glob.glob(given, recursive=True) if Path(p).is_file()]  # noqa: PTH207
+        elif _is_pattern(word):
+            names = [p for p in glob.glob(word, recursive=True) if Path(p).is_file()]  # noqa: PTH207
             problem = "matches no file"
-        else:
-            found = [given]
-        yield from ((name, "") for name in sorted(found)) if found else [(given, f"{given}: {problem}")]
+        yield from ((name, "") for name in sorted(names)) if names else [(word, f"{word}: {problem}")]
 
 
-def _told(row: Row) -> list[str]:
-    """The lines beside a picture."""
+def _is_pattern(word: str) -> bool:
+    return word != "-" and not Path(word).exists() and bool(set(word) & set("*?["))
+
+
+def _answer_lines(row: ClassifiedImage) -> list[str]:
+    """The lines next to a picture."""
     answers = [f"{100 * p:6.2f} %  {'█' * round(_BAR * p):<{_BAR}}  {visible(label)}" for label, p in row.top]
     return [visible(row.name), "", *answers]
 
@@ -136,13 +138,11 @@ def split(inputs: list[str]) -> tuple[str, list[str]]:
 
 
 def _is_model(first: str) -> bool:
-    """Whether the first of the inputs is meant as a model; a file that is neither a model nor an image is."""
+    """Whether the first input names a model; a file that is neither a model nor an image counts as one."""
     path = Path(first)
     if path.suffix.lower() == ".bnn" or zoo.known(first):
         return True
-    if first == "-" or path.is_dir() or (set(first) & set("*?[") and not path.exists()):
-        return False
-    if path.suffix.lower() in Image.registered_extensions():
+    if first == "-" or path.is_dir() or _is_pattern(first) or path.suffix.lower() in Image.registered_extensions():
         return False
     if not path.exists():
         try:
@@ -156,15 +156,11 @@ def _is_model(first: str) -> bool:
         return True
 
 
-def _known(entry: zoo.Entry | None) -> dict[str, Any] | None:
-    """What a program should know of a network that it did not choose."""
+def _zoo_facts(entry: zoo.Entry | None) -> dict[str, Any] | None:
+    """The facts that a program needs about a network of the zoo."""
     if entry is None:
         return None
     return {
         **{"title": entry.title, "sha256": entry.sha256, "classes": list(entry.classes)},
         **{"accuracy": entry.accuracy, "test_set": entry.test_set, "test_images": entry.images},
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

@@ -1,9 +1,4 @@
-"""Pictures beside answers: in a terminal by half blocks, and as a page that needs nothing else.
-
-for line in terminal_picture("cat.jpg", 32):
-    print(line)
-Path("answers.html").write_text(html_page([Row("cat.jpg", "cat.jpg", [("cat", 0.7), ("dog", 0.2)])], "My cats"))
-"""
+"""Pictures with their answers: in a terminal, with half blocks, and as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -23,13 +18,13 @@ from ovsw.image import ImageSource, load_image
 from ovsw.util.text import visible
 
 _RESET = "\x1b[0m"
-_TALL = 3  # a terminal shows at most so many times the width: a thin picture is squeezed
+_TALL = 3  # height over width at most; taller pictures are squeezed
 _SIDE = 256  # pixels of a page's pictures
 
 
 @dataclass(frozen=True)
-class Row:
-    """A picture and what was said of it: `top` is what `Engine.classify` gives, `note` a line below it."""
+class ClassifiedImage:
+    """A picture with its answers: `top` is the result of `Engine.classify`, `note` a line below it."""
 
     name: str
     image: ImageSource | None
@@ -38,12 +33,12 @@ class Row:
 
 
 def colours(stream: TextIO) -> bool:
-    """Whether colours can be written there: to a terminal that has them, unless NO_COLOR is set."""
+    """Whether a stream is a terminal with colours; NO_COLOR switches them off."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def terminal_picture(image: ImageSource, columns: int) -> list[str]:
-    """Lines of `columns` characters, two pixels in each; 256 colours where COLORTERM does not promise more."""
+    """Lines of `columns` characters, each of two pixels, in 256 colours unless COLORTERM promises more."""
     if columns < 1:
         raise ValueError(f"a picture of {columns} columns, expected at least 1")
     picture = load_image(image, 3)
@@ -58,7 +53,7 @@ def terminal_picture(image: ImageSource, columns: int) -> list[str]:
 
 
 def beside(picture: Sequence[str], texts: Sequence[str], columns: int, room: int = 0) -> list[str]:
-    """A picture of so many columns and lines of text to its right, which take at least `room` columns."""
+    """A picture of so many columns with lines of text to its right, which are at least `room` columns wide."""
     pairs = zip_longest(picture, texts)
     return [f"{left or ' ' * columns}  {(right or '').ljust(room)}" for left, right in pairs]
 
@@ -73,14 +68,14 @@ def _cube(pixel: list[int]) -> str:
     return f"5;{16 + 36 * red + 6 * green + blue}"
 
 
-def html_page(rows: Iterable[Row], title: str) -> str:
-    """One page with every picture beside its answers; no script, no request, everything escaped."""
+def html_page(rows: Iterable[ClassifiedImage], title: str) -> str:
+    """A page with every picture and its answers: no scripts, no requests, everything escaped."""
     body = "\n".join([f"<h1>{escape(title)}</h1>", '<div class="rows">', *map(_figure, rows), "</div>"])
     return page(title, _STYLE, body)
 
 
 def page(title: str, style: str, body: str) -> str:
-    """A document of HTML that may load nothing but the pictures inside it; `body` is HTML, `title` is text."""
+    """An HTML document that loads nothing but the pictures inside it; `body` is HTML, `title` is text."""
     return _PAGE.format(title=escape(title), style=style, body=body)
 
 
@@ -88,7 +83,7 @@ def escape(text: str) -> str:
     return html_escape(visible(text))
 
 
-def _figure(row: Row) -> str:
+def _figure(row: ClassifiedImage) -> str:
     shown = "" if row.image is None else f'<img alt="{escape(row.name)}" src="{_data(row.image)}">'
     answers = "".join(
         f"<tr><th>{escape(label)}</th><td>{100 * p:.1f} %</td>"
@@ -101,7 +96,7 @@ def _figure(row: Row) -> str:
 
 
 def _data(image: ImageSource) -> str:
-    """The picture, made small, as an address; PNG keeps small ones exact."""
+    """The picture, scaled down, as a data URL; PNG keeps small ones exact."""
     picture = load_image(image, 3)
     kind = "png" if max(picture.size) <= _SIDE // 2 else "jpeg"
     picture.thumbnail((_SIDE, _SIDE))

@@ -5,43 +5,42 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 
 from ovsw import zoo
 from ovsw.commands.base import command, offer
 from ovsw.util.text import dims, table
-from ovsw.zoo import Entry, Step
+from ovsw.zoo import EarlierRun, Entry
 
 
 def card(e: Entry) -> str:
-    """All that one should know of a network before one uses it, in Markdown."""
+    """The model card of a network, in Markdown."""
     epochs = e.epochs + sum(step.epochs for step in e.before)
-    saved = f"epoch {e.epoch} of the last run's {e.epochs} was taken"
+    saved = f"the file is epoch {e.epoch} of {e.epochs} of the last run"
     facts = (
         ("task", f"one of {len(e.classes)} classes: {', '.join(e.classes)}"),
-        ("input", f"{dims(e.input)}; of a photo the centre, its shorter side scaled to {min(e.input[1:])}"),
+        ("input", f"{dims(e.input)}: the centre of a photo, after its shorter side is scaled to {min(e.input[1:])}"),
         ("accuracy", f"{e.accuracy:.2%} of the {e.images:,} test images of {e.test_set}, in the engine"),
-        ("the same in PyTorch", f"{e.right_pytorch / e.images:.2%}"),
+        ("accuracy in PyTorch", f"{e.right_pytorch / e.images:.2%}"),
         ("size", f"{e.bytes:,} bytes"),
-        ("latency", f"{e.ms:.2f} ms for an image on one thread of {e.machine}"),
+        ("latency", f"{e.ms:.2f} ms per image, one thread, {e.machine}"),
         ("training", f"{epochs} epochs, {e.deployed_epochs} of them in the arithmetic of the file; {saved}"),
-        ("arithmetic", "integers, the same bits on every CPU"),
+        ("arithmetic", "integer: identical results on every CPU"),
         ("file", f"`{e.file}`, since {e.date}"),
         ("SHA-256", f"`{e.sha256}`"),
     )
-    lines = [f"# {e.name}", "", f"{e.title}, a binary network: weights and activations of one bit.", ""]
+    lines = [f"# {e.name}", "", f"{e.title}, a binary network: weights and activations have one bit.", ""]
     lines += ["| | |", "|---|---|", *(f"| {name} | {text} |" for name, text in facts)]
     lines += ["", "## Use", "", "```bash", f"ovsw-run {e.name} photo.jpg", f"ovsw-zoo {e.name} --check", "```", ""]
     lines += [
-        "It is there to try the engine, to measure it and to test it: small, trained on public data, with an answer",
-        "that can be checked by eye. It is not meant for decisions about anything or anybody.",
+        "Use it to try, time and test the engine. It is small, it was trained on public data, and you can check its",
+        "answers by eye. Do not use it for decisions.",
     ]
     lines += ["", "## Limits", ""]
     lines += [
-        "- It knows its classes and nothing else: one of them is the answer to any picture whatever.",
-        f"- It was trained and measured on {e.test_set} alone; photos of other kinds were not measured.",
-        "- What it calls probability is not calibrated.",
-        "- The epoch may have been chosen by the same test images (`ovsw-train` has no others).",
+        "- It knows only its classes: the answer to any picture is one of them.",
+        f"- It was trained and tested only on {e.test_set}. Its accuracy on other photos was not measured.",
+        "- Its probabilities are not calibrated.",
+        "- The epoch may have been chosen by its accuracy on the same test images, because `ovsw-train` has no others.",
     ]
     lines += ["", "## Accuracy by class", "", "| class | right | of |", "|---|---:|---:|"]
     by_class = zip(e.classes, e.right_by_class, e.images_by_class)
@@ -53,7 +52,7 @@ def card(e: Entry) -> str:
 
 def _training(e: Entry) -> list[str]:
     """The commands of all runs, each with its accuracy in PyTorch."""
-    last = Step(e.recipe, e.settings, e.seed, e.epochs, 100 * e.right_pytorch / e.images)
+    last = EarlierRun(e.recipe, e.settings, e.seed, e.epochs, 100 * e.right_pytorch / e.images)
     lines: list[str] = []
     for i, step in enumerate([*e.before, last], 1):
         words = ["ovsw-train", step.recipe, "--data DIR", *(f"--set {setting}" for setting in step.settings)]
@@ -73,7 +72,7 @@ def options(p: argparse.ArgumentParser) -> None:
         "names", metavar="NETWORK", nargs="*", help="networks whose cards to show (default: a list of all)"
     )
     offer(shown, zoo.names)
-    p.add_argument("--check", action="store_true", help="run them: are the logits those of the index, bit for bit?")
+    p.add_argument("--check", action="store_true", help="run them and compare the logits with the index, bit for bit")
     p.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -84,30 +83,26 @@ def options(p: argparse.ArgumentParser) -> None:
     examples=("", "cresnet20-cifar10", "--check", "cresnet20-cifar10 --json"),
 )
 def main(args: argparse.Namespace) -> int:
-    found = [zoo.entry(name) for name in args.names or zoo.names()]
-    checked = {e.name: zoo.check(e.name) for e in found} if args.check else {}
+    entries = [zoo.entry(name) for name in args.names or zoo.names()]
+    checked = {e.name: zoo.check(e.name) for e in entries} if args.check else {}
     if args.json:
-        extra = [{"accuracy": e.accuracy, **({"checked": checked[e.name]} if checked else {})} for e in found]
-        print(json.dumps([{**dataclasses.asdict(e), **more} for e, more in zip(found, extra)], indent=2))
+        extra = [{"accuracy": e.accuracy, **({"checked": checked[e.name]} if checked else {})} for e in entries]
+        print(json.dumps([{**dataclasses.asdict(e), **more} for e, more in zip(entries, extra)], indent=2))
         return 0
     if args.names:
-        print("\n".join(map(card, found)), end="")
+        print("\n".join(map(card, entries)), end="")
     else:
-        _list(found)
+        _list(entries)
     images = zoo.NOISE_IMAGES + len(zoo.pictures())
     for name, isa in checked.items():
         print(f"{name}: file intact, logits of {images} images on {isa} are those of the index")
     return 0
 
 
-def _list(found: list[Entry]) -> None:
+def _list(entries: list[Entry]) -> None:
     rows = [
         (e.name, f"{e.test_set}, {len(e.classes)} classes", f"{e.accuracy:.2%}", f"{e.bytes:,}")
         + (" ".join([e.recipe, *e.settings]), e.sha256[:16])
-        for e in found
+        for e in entries
     ]
     print(table(("name", "task", "accuracy", "bytes", "recipe", "sha256"), rows, right=(2, 3)))
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

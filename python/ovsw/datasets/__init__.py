@@ -4,6 +4,7 @@ from ovsw.datasets import open_split
 split = open_split("cifar10", Path("data"), "test")
 """
 
-from ovsw.datasets.sets import IMAGE_SUFFIXES, DataError, FolderSet, MemorySet, crop_box, open_split
+from ovsw.datasets.base import IMAGE_SUFFIXES, DataError, FolderSet, MemorySet, Split, crop_box
+from ovsw.datasets.sets import DATASETS, open_split
 
-__all__ = ["IMAGE_SUFFIXES", "DataError", "FolderSet", "MemorySet", "crop_box", "open_split"]
+__all__ = ["DATASETS", "IMAGE_SUFFIXES", "DataError", "FolderSet", "MemorySet", "Split", "crop_box", "open_split"]

@@ -7,7 +7,7 @@ model = create("ResNet18_1w1a", num_classes=1000)
 from ovsw.nn.adabin import AdaBinResNet18, AdaBinResNet20, AdaptiveConv2d, AdaptiveSign, Maxout
 from ovsw.nn.binary import BinaryConv2d, BinaryLayer, binary_layers, sign
 from ovsw.nn.bireal import BiRealNet, BiRealResNet20
-from ovsw.nn.float_resnet import FloatResNet, float_network
+from ovsw.nn.float_resnet import FloatCifarResNet20, FloatResNet, float_network
 from ovsw.nn.rbnn import RBNNPlainResNet20, RBNNResNet18, RBNNResNet20, RBNNVGGSmall, RotatedConv2d
 from ovsw.nn.react import ReActConv2d, ReActResNet, Shift
 from ovsw.nn.recu import RectifiedConv2d, ReCUResNet18, ReCUResNet20, ReCUVGGSmall
@@ -26,6 +26,7 @@ __all__ = [
     "BinaryLayer",
     "CifarResNet18",
     "CifarResNet20",
+    "FloatCifarResNet20",
     "FloatResNet",
     "Maxout",
     "RBNNPlainResNet20",

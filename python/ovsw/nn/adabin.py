@@ -93,7 +93,7 @@ class Maxout(nn.Module):
 
 
 def _unit(conv: AdaptiveConv2d, norm: nn.BatchNorm2d, act: Maxout, x: Tensor, residual: Tensor) -> Tensor:
-    """act(norm(conv(x)) + residual), which the native kernels do in one go."""
+    """act(norm(conv(x)) + residual), which the native kernels compute in one call."""
     done = None
     if not native.watched(act):
         done = native.unit(conv, x, norm, native.Slopes(act.neg_scale, act.pos_scale), residual)

@@ -1,4 +1,4 @@
-"""What binary convolutions have in common, how gradients pass a sign, and the convolution of OvSW and XNOR-Net++.
+"""The base class of binary convolutions, gradients of signs, and the convolution of OvSW and XNOR-Net++.
 
 The other methods' layers are in rbnn.py, adabin.py, recu.py and react.py.
 """
@@ -82,7 +82,7 @@ def _deviation(x: Tensor, eps: float) -> Tensor:
 
 
 class BinaryLayer(nn.Conv2d):
-    """A convolution whose weight is binary: what networks, trainers and OvSW know of every method's layer.
+    """A convolution with binary weights: the interface that networks, trainers and OvSW use.
 
     `zero` is the sign of an exact zero (see `sign`). A trainer calls `begin_epoch` before the first batch of an epoch
     and `set_progress` before every batch; most layers have nothing to do there.
@@ -102,14 +102,12 @@ class BinaryLayer(nn.Conv2d):
 
     @torch.no_grad()
     def signed(self) -> Tensor:
-        """What the binary weight is the sign of, without gradient."""
+        """The latent weight, whose sign is the binary weight, without gradient."""
         return self.weight.detach()
 
     @torch.no_grad()
     def avoid_zeros(self) -> None:
-        """Makes +1 of the sign of weights that were drawn as exactly 0, about one in 2^24: they become as small as the
-        smallest other one.
-        """
+        """Replaces weights that were drawn as exactly 0, about one in 2^24, by the smallest other magnitude."""
         zero = self.weight == 0
         if not zero.is_meta and zero.any() and not zero.all():
             self.weight[zero] = self.weight[~zero].abs().min()
@@ -122,7 +120,7 @@ class BinaryLayer(nn.Conv2d):
         """Takes the share of the training that is over, from 0 to 1."""
 
     def begin_epoch(self) -> None:
-        """Does what has to be done once per epoch."""
+        """Work that is done once per epoch."""
 
 
 Layer = Callable[..., BinaryLayer]  # of in_channels, out_channels, kernel_size, stride, padding
@@ -207,14 +205,14 @@ class BinaryConv2d(BinaryLayer):
 
 
 def with_scale(conv: Layer, learned_scale: bool) -> Layer:
-    """The same layers with learned scales, if wanted."""
+    """The same layers, with learned scales if asked for."""
     return functools.partial(conv, learned_scale=True) if learned_scale else conv
 
 
 def binary_unit(
     conv: BinaryLayer, norm: nn.BatchNorm2d, act: nn.Hardtanh | None, x: Tensor, residual: Tensor | None = None
 ) -> Tensor:
-    """act(norm(conv(x)) + residual), which the native kernels do in one go."""
+    """act(norm(conv(x)) + residual), which the native kernels compute in one call."""
     done = native.unit(conv, x, norm, act, residual)
     if done is not None:
         return done
@@ -224,7 +222,7 @@ def binary_unit(
 
 
 def norm_act(norm: nn.BatchNorm2d, act: nn.Hardtanh, x: Tensor) -> Tensor:
-    """act(norm(x)), which the native kernels do in one go."""
+    """act(norm(x)), which the native kernels compute in one call."""
     done = native.norm_act(norm, act, x)
     return act(norm(x)) if done is None else done
 

@@ -1,8 +1,8 @@
-"""The way into csrc/train: binary units for training on a CPU, three times as fast as with torch's operators.
+"""Calls the kernels of csrc/train: binary units for training on a CPU, faster than with PyTorch's operators.
 
-A unit is `act(norm(conv(x)) + residual)`, or the convolution alone. A binary layer says how it computes by a `Plan`;
-`unit` returns None for what the native kernels do not take (another device or type, wide maps, hooks, a sign of 0), and
-the caller then computes the same with torch. OVSW_NATIVE=0 in the environment switches the kernels off.
+A unit is `act(norm(conv(x)) + residual)`, or the convolution alone. A binary layer describes its computation by a
+`Plan`. `unit` returns None where the native kernels do not apply (another device or type, wide maps, hooks, a sign of
+0), and the caller computes the same with PyTorch. OVSW_NATIVE=0 in the environment switches the kernels off.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Union, cast
 
 import torch
 from torch import Tensor, nn
+
+from ovsw import cpu
 
 try:
     from ovsw import _train
@@ -35,11 +37,11 @@ class _State:
 
 
 def use(isa: str | None) -> None:
-    """Takes the kernels of an instruction set, "" for the best of this CPU, None for torch's own operators."""
+    """Selects the kernels of an instruction set; "" for the best on this CPU, None for PyTorch's operators."""
     _State.kernels = None if isa is None or _train is None else _train.Kernels(isa)
 
 
-use(None if os.environ.get("OVSW_NATIVE") == "0" else os.environ.get("OVSW_ISA", ""))
+use(None if os.environ.get("OVSW_NATIVE") == "0" else cpu.forced_isa())
 
 
 def kernels() -> str | None:
@@ -48,14 +50,14 @@ def kernels() -> str | None:
 
 
 def keep_memory() -> None:
-    """For a process that trains: freed memory stays with it, as the next step asks for the same again."""
+    """Keeps freed memory in the process, as the next training step needs as much again."""
     if _train is not None:
         _train.keep_memory()
 
 
 @contextlib.contextmanager
 def using(isa: str | None) -> Iterator[None]:
-    """`use` for a while."""
+    """`use` within a block."""
     before = _State.kernels
     use(isa)
     try:
@@ -105,7 +107,7 @@ def unit(
     residual: Tensor | None = None,
     shift: Tensor | None = None,
 ) -> Tensor | None:
-    """act(norm(conv(x + shift)) + residual), or None if that is not for these kernels."""
+    """act(norm(conv(x + shift)) + residual), or None if the kernels do not apply."""
     if _State.kernels is None or type(x) is not Tensor or not _takes(conv, x):
         return None
     if norm is not None and not _is_plain_norm(norm, conv.training):
@@ -136,7 +138,7 @@ def unit(
 
 
 def norm_act(norm: nn.BatchNorm2d, act: nn.Hardtanh, x: Tensor) -> Tensor | None:
-    """act(norm(x)) of any maps, or None if that is not for these kernels."""
+    """act(norm(x)) of any maps, or None if the kernels do not apply."""
     if _State.kernels is None or type(x) is not Tensor or not _is_plain(x) or x.ndim != 4 or not x.numel():
         return None
     if not _is_plain_norm(norm, norm.training) or (torch.is_grad_enabled() and not norm.training) or _modes():
@@ -148,13 +150,13 @@ def norm_act(norm: nn.BatchNorm2d, act: nn.Hardtanh, x: Tensor) -> Tensor | None
 
 
 def watched(*modules: object) -> bool:
-    """Whether any of these modules has hooks, which want to see it called."""
-    found = [m for m in modules if isinstance(m, nn.Module)]
-    return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in found)
+    """Whether any of these modules has hooks, which need its call."""
+    real = [m for m in modules if isinstance(m, nn.Module)]
+    return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in real)
 
 
 def _modes() -> bool:
-    """Whether somebody watches or changes torch's operators, such as the exporter's recorder."""
+    """Whether torch's operators are being traced or replaced, as by the exporter's recorder."""
     return torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
 
 
@@ -182,7 +184,7 @@ def _has_sizes(conv: BinaryLayer) -> bool:
 
 
 def _takes(conv: BinaryLayer, x: Tensor) -> bool:
-    """Whether the layer, as it is now, and its input are what the kernels compute."""
+    """Whether the kernels support this layer and its input."""
     return (
         _has_sizes(conv)
         and x.ndim == 4
@@ -236,7 +238,7 @@ def ovsw_step(settings: tuple[float, ...], weight: Tensor, state: tuple[Tensor, 
 
 
 def shortcut(x: Tensor, cout: int, average: bool) -> Tensor | None:
-    """Every second pixel, or averages of 2x2, with channels of zeros before and after; None if not for the kernels."""
+    """Every second pixel, or averages of 2x2, with channels of zeros before and after; None if they do not apply."""
     n, cin, h, w = x.shape
     if _State.kernels is None or type(x) is not Tensor or not _is_plain(x) or h % 2 or w % 2 or n == 0 or _modes():
         return None
@@ -260,7 +262,7 @@ class _ZeroSignError(Exception):
 
 @dataclass(frozen=True)
 class _Settings:
-    """What a unit is made of besides tensors."""
+    """The settings of a unit that are not tensors."""
 
     norm: nn.BatchNorm2d | None
     limits: tuple[float, float]  # of the clamp
@@ -272,7 +274,7 @@ class _Settings:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """As the kernels read it: without gaps, and aligned, which torch.frombuffer does not see to."""
+    """Contiguous and aligned, as the kernels need it; torch.frombuffer does not align."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % tensor.element_size() == 0 else tensor.clone()
 

@@ -7,39 +7,9 @@ from typing import Any
 
 from torch import nn
 
+import ovsw.nn
 from ovsw.networks import network
-from ovsw.nn.adabin import AdaBinResNet18, AdaBinResNet20
 from ovsw.nn.binary import binary_layers
-from ovsw.nn.bireal import BiRealNet, BiRealResNet20
-from ovsw.nn.float_resnet import FloatCifarResNet20
-from ovsw.nn.rbnn import RBNNPlainResNet20, RBNNResNet18, RBNNResNet20, RBNNVGGSmall
-from ovsw.nn.react import ReActResNet
-from ovsw.nn.recu import ReCUResNet18, ReCUResNet20, ReCUVGGSmall
-from ovsw.nn.resnet import CifarResNet18, CifarResNet20, ResNet
-from ovsw.nn.vgg import VGGSmall
-
-_MODULES: dict[str, type[nn.Module]] = {
-    "ResNet18_1w1a": ResNet,
-    "ResNet34_1w1a": ResNet,
-    "ReActResNet18_1w1a": ReActResNet,
-    "ReActResNet34_1w1a": ReActResNet,
-    "cResNet18_1w1a": CifarResNet18,
-    "cResNet20_1w1a": CifarResNet20,
-    "VGGSmall_1w1a": VGGSmall,
-    "RBNN_cResNet18_1w1a": RBNNResNet18,
-    "RBNN_cResNet20_1w1a": RBNNResNet20,
-    "RBNN_plain_cResNet20_1w1a": RBNNPlainResNet20,
-    "RBNN_VGGSmall_1w1a": RBNNVGGSmall,
-    "AdaBin_cResNet18_1w1a": AdaBinResNet18,
-    "AdaBin_cResNet20_1w1a": AdaBinResNet20,
-    "ReCU_cResNet18_1w1a": ReCUResNet18,
-    "ReCU_cResNet20_1w1a": ReCUResNet20,
-    "ReCU_VGGSmall_1w1a": ReCUVGGSmall,
-    "BiReal_cResNet20_1w1a": BiRealResNet20,
-    "BiRealNet18_1w1a": BiRealNet,
-    "BiRealNet34_1w1a": BiRealNet,
-    "float_cResNet20": FloatCifarResNet20,
-}
 
 
 def create(
@@ -48,11 +18,12 @@ def create(
     learned_scale: bool = False,
     input_size: int | None = None,
 ) -> nn.Module:
-    """Builds a network with freshly initialised weights, no binary one exactly 0. Raises ValueError for what it does
-    not have.
+    """Builds a network with freshly initialised weights, of which no binary one is exactly 0.
+
+    Raises ValueError for an unknown name, and for learned scales where the method decides on them.
     """
     spec = network(name)
-    module = _MODULES[spec.name]
+    module: type[nn.Module] = getattr(ovsw.nn, spec.module)
     taken = inspect.signature(module).parameters
     if learned_scale and "learned_scale" not in taken:
         raise ValueError(f"{spec.name} has no choice of learned scales: its method says whether they are")

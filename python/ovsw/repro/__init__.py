@@ -1,5 +1,5 @@
-"""`ovsw-repro`: the paper's tables and figures by one command, at its own scale or at that of a small CPU.
+"""`ovsw-repro`: the paper's tables and figures with one command, at its own scale or at that of a small CPU.
 
-plan.toml says what is run; runs.py trains it in child processes; results.py keeps the light parts of the runs, from
-which report.py and figures.py make tables and pictures, now or years later. chaos.py is a study beyond the paper.
+plan.toml lists the experiments; runs.py trains them in child processes; results.py keeps the small files of the runs,
+from which report.py and figures.py make tables and pictures at any time. chaos.py is a study beyond the paper.
 """

@@ -1,17 +1,16 @@
 """The chaos study: how far a deployed binary network is from the trained one, in answers, logits and signs.
 
-The judge is the network in float64, with sign(0) = +1 as in every file. Beside it stand float32, the exported files in
-the engine, and the network in float64 whose stream is rounded wherever it is stored: everywhere, or at one place alone.
-The stream is written by the calls of modules whose results binary convolutions read, and by the last Hardtanh.
+The reference is the network in float64, with sign(0) = +1 as in every file. It is compared with float32, with the
+exported files in the engine, and with float64 where the stream is rounded whenever it is stored: everywhere, or at one
+place alone. The stream is written by the modules whose results binary convolutions read, and by the last Hardtanh.
 """
 
 from __future__ import annotations
 
 import copy
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,8 @@ from ovsw.networks import NetworkSpec, network
 from ovsw.nn import Shift, binary_layers, create
 from ovsw.nn.checkpoint import CheckpointError, read, state_dict
 from ovsw.train import augment
+from ovsw.train.recipe import input_of, kept_recipe
+from ovsw.util.progress import Progress
 
 Rounding = Callable[[Tensor], Tensor]
 BATCH = 100
@@ -149,39 +150,39 @@ def _places(model: nn.Module, x: Tensor) -> list[tuple[str, int]]:
 
 @dataclass
 class Comparison:
-    """What a variant does otherwise than the judge, added up over batches of images."""
+    """The differences between a variant and the reference, added up over batches of images."""
 
     images: int = 0
     correct: int = 0
     agree: int = 0
     distance: float = 0.0  # sum over images of the mean |difference| of logits
     largest: float = 0.0
-    spread: float = 0.0  # sum over images of the standard deviation of the judge's logits
+    spread: float = 0.0  # sum over images of the standard deviation of the reference's logits
     signs: dict[str, list[int]] = field(default_factory=dict)  # by layer: different, all
 
-    def add(self, logits: np.ndarray, judge: np.ndarray, labels: np.ndarray) -> None:
-        answers, difference = logits.argmax(axis=1), np.abs(logits - judge)
+    def add(self, logits: np.ndarray, reference: np.ndarray, labels: np.ndarray) -> None:
+        answers, difference = logits.argmax(axis=1), np.abs(logits - reference)
         self.images += len(labels)
         self.correct += int((answers == labels).sum())
-        self.agree += int((answers == judge.argmax(axis=1)).sum())
+        self.agree += int((answers == reference.argmax(axis=1)).sum())
         self.distance += float(difference.mean(axis=1).sum())
         self.largest = max(self.largest, float(difference.max()))
-        self.spread += float(judge.std(axis=1).sum())
+        self.spread += float(reference.std(axis=1).sum())
 
-    def add_signs(self, signs: dict[str, Tensor], judge: dict[str, Tensor]) -> None:
+    def add_signs(self, signs: dict[str, Tensor], reference: dict[str, Tensor]) -> None:
         for name, mine in signs.items():
             counts = self.signs.setdefault(name, [0, 0])
-            counts[0] += int((mine != judge[name]).sum())
+            counts[0] += int((mine != reference[name]).sum())
             counts[1] += mine.numel()
 
     def as_dict(self) -> dict[str, Any]:
         n = self.images
-        found = {"images": n, "accuracy": self.correct / n, "agreement": self.agree / n}
-        found["other_answers"] = n - self.agree
+        answers = {"images": n, "accuracy": self.correct / n, "agreement": self.agree / n}
+        answers["other_answers"] = n - self.agree
         logits = {"mean_distance": self.distance / n, "max_distance": self.largest, "logit_spread": self.spread / n}
         relative = {"relative_mean": self.distance / self.spread, "relative_max": self.largest * n / self.spread}
         shares = {name: different / total for name, (different, total) in self.signs.items()}
-        return {**found, **logits, **(relative if self.spread else {}), **({"signs": shares} if shares else {})}
+        return {**answers, **logits, **(relative if self.spread else {}), **({"signs": shares} if shares else {})}
 
 
 @dataclass
@@ -213,7 +214,8 @@ def load_network(path: Path) -> tuple[nn.Module, NetworkSpec, int]:
     name = checkpoint.get("arch") if isinstance(checkpoint, dict) else None
     if not isinstance(name, str):
         raise CheckpointError(f"{path}: does not say which network it is of (key 'arch'), as ovsw-train's do")
-    spec = network(name)
+    spec, recipe = network(name), kept_recipe(checkpoint)
+    spec = spec if recipe is None else replace(spec, input=input_of(recipe))
     weight = state.get(f"{spec.classifier}.weight")
     if weight is None:
         raise CheckpointError(f"{path}: does not fit {spec.name}, it has no {spec.classifier}.weight")
@@ -238,19 +240,21 @@ def study(
     shown = Images.of(split, images)
     if tuple(shown.pixels.shape[1:]) != (spec.input.height, spec.input.width, spec.input.channels):
         raise ValueError(f"the images are of {shown.pixels.shape[1:]}, {spec.name} takes {spec.input.shape}")
-    judge = Watched(model, torch.float64, _normalised(shown.pixels[:1], spec, torch.float64))
+    reference = Watched(model, torch.float64, _normalised(shown.pixels[:1], spec, torch.float64))
     single = Watched(model, torch.float32, _normalised(shown.pixels[:1], spec, torch.float32))
-    found, refused = _everywhere(judge, single, shown, spec, checkpoint, files or {}, depth_images)
-    places = _one_by_one(judge, Images.of(split, min(depth_images, len(shown.labels))), spec)
+    fewer = Images.of(split, min(depth_images, len(shown.labels)))
+    with Progress("ovsw-repro chaos") as progress:
+        variants, refused = _everywhere(reference, single, shown, spec, checkpoint, files or {}, depth_images, progress)
+        alone = _one_by_one(reference, fewer, spec, progress)
     return {
         "network": spec.name,
         "images": len(shown.labels),
-        "depth_images": min(depth_images, len(shown.labels)),
-        "layers": judge.layers,
-        "places": [f"{name}, call {call + 1}" for name, call in judge.places],
-        "variants": {name: comparison.as_dict() for name, comparison in found.items()},
+        "depth_images": len(fewer.labels),
+        "layers": reference.layers,
+        "places": [f"{name}, call {call + 1}" for name, call in reference.places],
+        "variants": {name: comparison.as_dict() for name, comparison in variants.items()},
         "refused": refused,
-        "alone": {kind: [comparison.as_dict() for comparison in row] for kind, row in places.items()},
+        "alone": {kind: [comparison.as_dict() for comparison in row] for kind, row in alone.items()},
     }
 
 
@@ -264,15 +268,16 @@ def _normalised(pixels: np.ndarray, spec: NetworkSpec, dtype: torch.dtype) -> Te
 
 
 def _everywhere(
-    judge: Watched,
+    reference: Watched,
     single: Watched,
     shown: Images,
     spec: NetworkSpec,
     checkpoint: Path,
     files: dict[str, Path],
     depth_images: int,
+    progress: Progress,
 ) -> tuple[dict[str, Comparison], dict[str, str]]:
-    """The judge beside float32, roundings of the whole stream, and files; signs in files are simulated, on fewer."""
+    """The reference against float32, roundings of the whole stream, and files, whose signs are simulated on fewer."""
     refused: dict[str, str] = {}
     engines: dict[str, Engine] = {}
     models: dict[str, bnn.Model] = {}
@@ -287,26 +292,27 @@ def _everywhere(
             engines[name], models[name] = Engine(target), bnn.read(target)
     for name, path in files.items():
         engines[name], models[name] = Engine(path), bnn.read(path)
-        if engines[name].num_classes != judge.run(_normalised(shown.pixels[:1], spec, torch.float64))[0].shape[1]:
+        if engines[name].num_classes != reference.run(_normalised(shown.pixels[:1], spec, torch.float64))[0].shape[1]:
             raise ValueError(f"{path}: has {engines[name].num_classes} classes, the checkpoint's network does not")
-    found = {name: Comparison() for name in ("float64 (judge)", "float32", *engines, *ROUNDINGS)}
-    progress = _Progress(len(shown.labels), "everywhere")
+    comparisons = {name: Comparison() for name in ("float64 (judge)", "float32", *engines, *ROUNDINGS)}
+    done = 0
     for batch in shown.batches():
         x, labels = _normalised(batch.pixels, spec, torch.float64), batch.labels
-        logits, signs = judge.run(x)
+        logits, signs = reference.run(x)
         expected = logits.numpy()
-        found["float64 (judge)"].add(expected, expected, labels)
+        comparisons["float64 (judge)"].add(expected, expected, labels)
         variants = {"float32": single.run(_normalised(batch.pixels, spec, torch.float32))}
-        variants.update((name, judge.run(x, rounding)) for name, rounding in ROUNDINGS.items())
+        variants.update((name, reference.run(x, rounding)) for name, rounding in ROUNDINGS.items())
         for name, (others, other_signs) in variants.items():
-            found[name].add(others.double().numpy(), expected, labels)
-            found[name].add_signs(other_signs, signs)
+            comparisons[name].add(others.double().numpy(), expected, labels)
+            comparisons[name].add_signs(other_signs, signs)
         for name, engine in engines.items():
-            found[name].add(engine.run(batch.pixels).astype(np.float64), expected, labels)
-            if models[name].numerics == "integer" and progress.done < depth_images:
-                found[name].add_signs(_simulated_signs(models[name], batch.pixels, judge.layers), signs)
-        progress.step(len(labels))
-    return found, refused
+            comparisons[name].add(engine.run(batch.pixels).astype(np.float64), expected, labels)
+            if models[name].numerics == "integer" and done < depth_images:
+                comparisons[name].add_signs(_simulated_signs(models[name], batch.pixels, reference.layers), signs)
+        done += len(labels)
+        progress("rounding everywhere, images", done, len(shown.labels))
+    return comparisons, refused
 
 
 def _simulated_signs(model: bnn.Model, pixels: np.ndarray, layers: list[str]) -> dict[str, Tensor]:
@@ -320,29 +326,18 @@ def _simulated_signs(model: bnn.Model, pixels: np.ndarray, layers: list[str]) ->
     }
 
 
-def _one_by_one(judge: Watched, shown: Images, spec: NetworkSpec) -> dict[str, list[Comparison]]:
+def _one_by_one(
+    reference: Watched, shown: Images, spec: NetworkSpec, progress: Progress
+) -> dict[str, list[Comparison]]:
     """For each rounding and each place: the stream is rounded there alone."""
-    found = {kind: [Comparison() for _ in judge.places] for kind in ROUNDINGS}
-    progress = _Progress(len(shown.labels), "one place at a time")
-    for batch in shown.batches():
+    comparisons = {kind: [Comparison() for _ in reference.places] for kind in ROUNDINGS}
+    for number, batch in enumerate(shown.batches(), 1):
         x = _normalised(batch.pixels, spec, torch.float64)
-        logits, signs = judge.run(x)
+        logits, signs = reference.run(x)
         for kind, rounding in ROUNDINGS.items():
-            for comparison, place in zip(found[kind], judge.places):
-                others, other_signs = judge.run(x, rounding, (place,))
+            for comparison, place in zip(comparisons[kind], reference.places):
+                others, other_signs = reference.run(x, rounding, (place,))
                 comparison.add(others.numpy(), logits.numpy(), batch.labels)
                 comparison.add_signs(other_signs, signs)
-        progress.step(len(batch.labels))
-    return found
-
-
-@dataclass
-class _Progress:
-    total: int
-    what: str
-    done: int = 0
-
-    def step(self, count: int) -> None:
-        before, self.done = self.done, self.done + count
-        if 10 * before // self.total != 10 * self.done // self.total:
-            print(f"chaos, {self.what}: {self.done} of {self.total} images", file=sys.stderr, flush=True)
+        progress("rounding one place at a time, batches", number, -(-len(shown.labels) // BATCH))
+    return comparisons

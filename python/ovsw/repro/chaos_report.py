@@ -1,4 +1,4 @@
-"""What came of the chaos study: table, two pictures and a summary in words, all from chaos.json."""
+"""The results of the chaos study: table, two pictures and a summary in words, all from chaos.json."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ovsw.repro.report import markdown_table
-from ovsw.repro.results import write_csv
 from ovsw.train.flips import pyplot, save
-from ovsw.util.files import replace_file
+from ovsw.util.files import replace_file, write_csv
+from ovsw.util.text import markdown_table
 
 HEAD = (
     *("variant", "images", "accuracy, %", "same answer, %", "other answers"),
@@ -25,23 +24,23 @@ def chaos_report(folder: Path) -> str:
     """Writes table.md, table.csv, summary.txt, depth.png and alone.png beside chaos.json. Returns the summary."""
     path = folder / "chaos.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        rows = [_cells(name, v, found["layers"]) for name, v in found["variants"].items()]
-        text = summary(found)
+        study = json.loads(path.read_text(encoding="utf-8"))
+        rows = [_cells(name, v, study["layers"]) for name, v in study["variants"].items()]
+        text = summary(study)
         text_table = markdown_table(HEAD, rows, range(1, len(HEAD)))
-        numbers = [[name, *(v.get(key, "") for key in KEYS)] for name, v in found["variants"].items()]
-        refused = "".join(f"- {name}: {why}\n" for name, why in found["refused"].items())
-        save(_depth(found), folder / "depth.png")
-        save(_alone(found), folder / "alone.png")
+        numbers = [[name, *(v.get(key, "") for key in KEYS)] for name, v in study["variants"].items()]
+        refused = "".join(f"- {name}: {why}\n" for name, why in study["refused"].items())
+        save(_depth(study), folder / "depth.png")
+        save(_alone(study), folder / "alone.png")
     except (KeyError, TypeError, ValueError, IndexError) as e:
         raise ValueError(f"{path}: not a chaos study of ovsw-repro, or damaged ({e})") from None
     markdown = (
-        f"# Chaos: {found['network']}, {found['images']:,} images\n\n{text}\n{text_table}\n\n"
+        f"# Chaos: {study['network']}, {study['images']:,} images\n\n{text}\n{text_table}\n\n"
         + (f"Not possible:\n\n{refused}\n" if refused else "")
         + "Logit distance: mean over images and classes of the absolute difference from float64, and the largest; "
         "relative: over the mean standard deviation of an image's logits. Streams are rounded wherever they are "
         "stored, all else stays float64. Signs of integer files are those of `ovsw.numerics`, which computes the "
-        f"same bits as the engine, on the first {found['depth_images']:,} images.\n\n"
+        f"same bits as the engine, on the first {study['depth_images']:,} images.\n\n"
         "![Share of other signs by depth](depth.png)\n\n![One place rounded alone](alone.png)\n"
     )
     replace_file(folder / "table.md", markdown.encode())
@@ -50,11 +49,11 @@ def chaos_report(folder: Path) -> str:
     return text
 
 
-def summary(found: dict[str, Any]) -> str:
+def summary(study: dict[str, Any]) -> str:
     """The findings in plain words; every number is from the study."""
-    variants, layers, n = found["variants"], found["layers"], found["images"]
+    variants, layers, n = study["variants"], study["layers"], study["images"]
     judge = variants["float64 (judge)"]["accuracy"]
-    lines = [f"{found['network']} in float64 is right on {100 * judge:.2f} % of {n:,} images."]
+    lines = [f"{study['network']} in float64 is right on {100 * judge:.2f} % of {n:,} images."]
     for name, v in variants.items():
         if name == "float64 (judge)":
             continue
@@ -63,8 +62,8 @@ def summary(found: dict[str, Any]) -> str:
             f"{name}: {100 * v['accuracy']:.2f} % right ({100 * (v['accuracy'] - judge):+.2f} points), "
             f"another answer on {v['other_answers']:,} images ({_percent(1 - v['agreement'])}){signs}."
         )
-    first, last = found["places"][0], found["places"][-1]
-    for kind, row in found["alone"].items():
+    first, last = study["places"][0], study["places"][-1]
+    for kind, row in study["alone"].items():
         start, grown = (row[0]["signs"][layers[i]] for i in (0, -1))
         lines.append(
             f"{kind}, rounded at {first} alone: {_percent(start)} of the signs of the first binary layer differ, "
@@ -87,16 +86,16 @@ def _cells(name: str, v: dict[str, Any], layers: list[str]) -> tuple[str, ...]:
     )
 
 
-def _depth(found: dict[str, Any]) -> Any:
+def _depth(study: dict[str, Any]) -> Any:
     """Signs that differ, layer by layer: rounded everywhere, and rounded at the first place alone."""
-    layers = found["layers"]
+    layers = study["layers"]
     figure, axes = pyplot().subplots(1, 2, figsize=(13, 5.8), sharey=True)
-    everywhere = {name: v["signs"] for name, v in found["variants"].items() if "signs" in v}
-    first = {name: row[0]["signs"] for name, row in found["alone"].items()}
+    everywhere = {name: v["signs"] for name, v in study["variants"].items() if "signs" in v}
+    first = {name: row[0]["signs"] for name, row in study["alone"].items()}
     colours = _colours(everywhere)
     for axis, lines, title in (
         (axes[0], everywhere, "rounded everywhere, and files"),
-        (axes[1], first, f"rounded at {found['places'][0]} alone"),
+        (axes[1], first, f"rounded at {study['places'][0]} alone"),
     ):
         for name, signs in lines.items():
             known = [i for i, layer in enumerate(layers) if layer in signs]
@@ -109,17 +108,17 @@ def _depth(found: dict[str, Any]) -> Any:
         axis.set_title(title, fontsize=10)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("signs that differ from float64, %")
-    figure.suptitle(f"{found['network']}: share of signs that differ, by depth", fontsize=11)
+    figure.suptitle(f"{study['network']}: share of signs that differ, by depth", fontsize=11)
     _legend(figure, axes[0])
     return figure
 
 
-def _alone(found: dict[str, Any]) -> Any:
+def _alone(study: dict[str, Any]) -> Any:
     """One place rounded alone: answers that stay, and signs that differ after it."""
-    layers, places = found["layers"], found["places"]
+    layers, places = study["layers"], study["places"]
     figure, axes = pyplot().subplots(1, 2, figsize=(13, 5.8))
-    colours = _colours({name: v for name, v in found["variants"].items() if "signs" in v})
-    for kind, row in found["alone"].items():
+    colours = _colours({name: v for name, v in study["variants"].items() if "signs" in v})
+    for kind, row in study["alone"].items():
         style = _style(kind, colours)
         axes[0].plot(range(len(places)), [100 * v["agreement"] for v in row], **style)
         axes[1].plot(range(len(places)), [100 * v["signs"][layers[-1]] for v in row], **style)
@@ -130,8 +129,8 @@ def _alone(found: dict[str, Any]) -> Any:
         axis.set_xlabel("the one place where the stream is rounded")
         axis.set_ylabel(what)
         axis.grid(alpha=0.3)
-    count = f"{found['depth_images']:,} images"
-    figure.suptitle(f"{found['network']}: the stream is rounded at one place alone, {count}", fontsize=11)
+    count = f"{study['depth_images']:,} images"
+    figure.suptitle(f"{study['network']}: the stream is rounded at one place alone, {count}", fontsize=11)
     _legend(figure, axes[0])
     return figure
 

@@ -1,7 +1,7 @@
-"""`python -m ovsw.repro.child NICE MODULE ARGUMENT...`: runs a command of ours as a child that ends with its parent.
+"""`python -m ovsw.repro.child NICE MODULE ARGUMENT...`: runs a command as a child process that ends with its parent.
 
-The parent holds the other end of stdin. However it ends, even by kill -9, this end then reads its end of file; what a
-child has saved is whole, as files are replaced in one step.
+The parent holds the other end of stdin. However it ends, even by kill -9, this process then reads the end of the file.
+Nothing is half saved, as files are replaced atomically.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""`ovsw-repro`: runs an experiment of the paper, or goes on with it, and writes its table and pictures."""
+"""`ovsw-repro`: runs or continues an experiment of the paper and writes its table and pictures."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
-import os
 import shlex
 import signal
 import sys
@@ -16,12 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ovsw import cpu
 from ovsw.commands.base import INTERRUPTED, UsageError, command, message, offer, whole
-from ovsw.repro.plan import SCALES, Experiment, Plan, Run, load_plan
-from ovsw.repro.pool import How, Job, run_jobs
-from ovsw.repro.runs import Where, duration, finished, locked, train
+from ovsw.repro.plan import SCALES, Experiment, Plan, PlannedRun, load_plan
+from ovsw.repro.pool import Job, PoolLimits, run_jobs
+from ovsw.repro.runs import TrainingSetup, duration, finished, locked, train
 from ovsw.repro.status import status
-from ovsw.util.files import made_folder, replace_file
+from ovsw.util.files import made_folder, replace_file, write_csv
 
 if TYPE_CHECKING:
     from ovsw.datasets import MemorySet
@@ -29,48 +29,59 @@ if TYPE_CHECKING:
 
 EPILOG = """
 -o DIR gets DIR/EXPERIMENT with table.md, table.csv, pictures and the light parts of the runs (config.json,
-metrics.csv, counts), and DIR/runs with the runs themselves, checkpoints included; experiments share runs with equal
-settings. DIR/EXPERIMENT can be kept without DIR/runs: --redraw makes the tables and pictures again from it.
+metrics.csv, counts), and DIR/runs with the runs and their checkpoints; experiments share runs with equal settings.
+DIR/EXPERIMENT can be kept without DIR/runs: --redraw makes the tables and pictures again from it.
 
-"all" is a queue: it trains the runs of all experiments in the plan's order, keeps every core busy, and reports each
-experiment as soon as its runs are done. Stop it at any time (Ctrl-C, SIGTERM, kill -9, power): at most the epochs under
-way are lost, and the same command goes on to the same results. --status shows how far it is, also while it runs.
+"all" is a queue: it trains the runs of all experiments in the plan's order, one per core, and reports each experiment
+as soon as its runs are done. It can be stopped at any time (Ctrl-C, SIGTERM, kill -9, power): only the current epochs
+are lost, and the same command continues to the same results. --status shows the progress, also while it runs.
 """
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    about = "table1 .. figure26, appendix-a, chaos, pilots, zoo, or all"
-    experiment = p.add_argument("experiment", metavar="EXPERIMENT", nargs="?", help=about)
+    names = "table1 .. figure26, appendix-a, chaos, pilots, zoo, or all"
+    experiment = p.add_argument("experiment", metavar="EXPERIMENT", nargs="?", help=names)
     offer(experiment, lambda: [*load_plan("cpu").experiments, "all"])
-    p.add_argument("--list", action="store_true", help="show the experiments, what they cost and what is comparable")
-    p.add_argument("--status", action="store_true", help="show what is done, and how long the rest will take")
-    p.add_argument("--redraw", metavar="DIR", help="only draw again what DIR/EXPERIMENT, or a copy of it, holds")
+    p.add_argument("--list", action="store_true", help="list the experiments with their cost and what is comparable")
+    p.add_argument("--status", action="store_true", help="show what is done and how long the rest will take")
+    p.add_argument(
+        "--redraw", metavar="DIR", type=Path, help="draw the results in DIR/EXPERIMENT, or a copy of it, again"
+    )
     what = p.add_argument_group("what is run")
     what.add_argument("--scale", choices=SCALES, default="cpu", help="cpu: small runs (default); paper: its own")
-    what.add_argument("--data", metavar="DIR", help="where the data set lies")
-    what.add_argument("--teacher", metavar="FILE", help="weights of the network that pilots and zoo distil from")
+    what.add_argument("--data", metavar="DIR", type=Path, help="folder of the data set")
+    what.add_argument("--teacher", metavar="FILE", type=Path, help="weights that pilots and zoo distil from")
     what.add_argument("--seeds", metavar="N", type=int, nargs="+", help="default: the plan's")
     what.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], help="for every run; what a row sets itself stays"
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="change every run; settings of a row take precedence",
     )
-    what.add_argument("--full", action="store_true", help="also what the plan leaves out by default (appendix-c)")
-    what.add_argument("--plan", metavar="FILE.toml", help="another plan than the package's plan.toml")
+    what.add_argument("--full", action="store_true", help="include what the plan leaves out by default (appendix-c)")
+    what.add_argument("--plan", metavar="FILE.toml", type=Path, help="use another plan than the package's plan.toml")
     how = p.add_argument_group("how")
-    how.add_argument("-o", "--output", metavar="DIR", help="default: repro-cpu or repro-paper")
-    how.add_argument("--runs", metavar="DIR", help="folder for the runs (default: DIR/runs)")
+    how.add_argument("-o", "--output", metavar="DIR", type=Path, help="default: repro-cpu or repro-paper")
+    how.add_argument("--runs", metavar="DIR", type=Path, help="folder for the runs (default: DIR/runs)")
     how.add_argument("--jobs", metavar="N", type=whole(1), help="runs at a time (default: one per core; one on a GPU)")
     how.add_argument("--nice", metavar="N", type=whole(0, 19), default=0, help="niceness of the runs, 0 to 19")
     how.add_argument("--hours", metavar="H", type=float, default=math.inf, help="stop after so many hours")
     how.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     how.add_argument("--amp", action="store_true", help="mixed precision, on a GPU only")
     more = p.add_argument_group("for single experiments")
+    model = "chaos: a checkpoint or run, and .bnn files to compare"
+    more.add_argument("--model", metavar="FILE", type=Path, nargs="+", default=[], help=model)
+    more.add_argument("--images", metavar="N", type=whole(1), help="test images (default: chaos all, figure4 512)")
     more.add_argument(
-        "--model", metavar="FILE", nargs="+", default=[], help="chaos: a checkpoint or run, .bnn files beside it"
+        "--depth-images",
+        metavar="N",
+        type=whole(1),
+        default=1000,
+        help="chaos: images for single places",
     )
-    more.add_argument("--images", metavar="N", type=whole(1), help="chaos: test images (default: all); figure4: 512")
-    more.add_argument("--depth-images", metavar="N", type=whole(1), default=1000, help="chaos: for single places")
     more.add_argument("--grid", metavar="N", type=whole(2), default=21, help="figure4: points each way")
-    more.add_argument("--bench", metavar="ARGS", default="--threads 1", help="table4: for ovsw-bench, as one word")
+    more.add_argument("--bench", metavar="ARGS", default="--threads 1", help="table4: arguments of ovsw-bench, quoted")
 
 
 @command(
@@ -83,53 +94,49 @@ def options(p: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     _check(args)
     if args.redraw is not None:
-        return _redraw(Path(args.redraw), args.experiment)
-    plan = load_plan(args.scale, Path(args.plan) if args.plan else None, args.seeds, args.set, args.full)
-    jobs = args.jobs or (1 if args.device.startswith("cuda") else _cores())
+        return _redraw(args.redraw, args.experiment)
+    plan = load_plan(args.scale, args.plan, args.seeds, args.set, args.full)
+    jobs = args.jobs or (1 if args.device.startswith("cuda") else cpu.usable_cores())
     if args.list:
         print(_listing(plan, jobs))
         return 0
-    output = Path(args.output or f"repro-{args.scale}")
-    where = Where(
-        Path(args.runs) if args.runs else output / "runs",
-        Path(args.data) if args.data else None,
-        args.device,
-        args.amp,
-        Path(args.teacher) if args.teacher else None,
-    )
+    output = args.output or Path(f"repro-{args.scale}")
+    setup = TrainingSetup(args.runs or output / "runs", args.data, args.device, args.amp, args.teacher)
     every = args.experiment == "all" or (args.status and not args.experiment)
     if not args.experiment and not every:
         raise UsageError("an EXPERIMENT is needed; --list shows them")
     chosen = list(plan.experiments.values()) if every else [plan.find(args.experiment)]
     if args.status:
-        print(status(plan, chosen, where, jobs))
+        print(status(plan, chosen, setup, jobs))
         return 0
     if len(chosen) == 1 and chosen[0].nothing:
         raise ValueError(f"{chosen[0].name}: {chosen[0].nothing}")
     threads = None if args.device.startswith("cuda") else 1
-    work = _Work(args, output, where, How(jobs, args.nice, threads, time.monotonic() + 3600 * args.hours))
-    unready = _unready({e.name: work.needed(e) for e in chosen}, where)
+    work = _Work(args, output, setup, PoolLimits(jobs, args.nice, threads, time.monotonic() + 3600 * args.hours))
+    unready = _unready({e.name: work.needed(e) for e in chosen}, setup)
     cost = plan.minutes(chosen, jobs)
-    about = "" if cost is None or args.set else f", about {duration(60 * cost)} if nothing is done yet"
-    print(f"{', '.join(e.name for e in chosen)}: results in {output}, runs in {where.folder}{about}", file=sys.stderr)
+    estimate = "" if cost is None or args.set else f", about {duration(60 * cost)} if nothing is done yet"
+    print(
+        f"{', '.join(e.name for e in chosen)}: results in {output}, runs in {setup.folder}{estimate}", file=sys.stderr
+    )
     problems = [f"{name} was left out: {message(why)}" for name, why in unready.items()]
     try:
-        with _interrupted_by_sigterm(), made_folder(output), made_folder(where.folder), locked(where.folder):
+        with _interrupted_by_sigterm(), made_folder(output), made_folder(setup.folder), locked(setup.folder):
             problems += work.do([e for e in chosen if e.name not in unready])
     except KeyboardInterrupt:
-        print(f"{args.prog}: stopped; the same command goes on", file=sys.stderr)
+        print(f"{args.prog}: stopped; the same command continues", file=sys.stderr)
         return INTERRUPTED
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise RuntimeError(f"{problems[0]}{more}; the same command tries again")
-    if work.how.over:
-        print(f"{args.prog}: stopped after {args.hours:g} hours; the same command goes on", file=sys.stderr)
+    if work.limits.over:
+        print(f"{args.prog}: stopped after {args.hours:g} hours; the same command continues", file=sys.stderr)
     return 0
 
 
 @contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM does what Ctrl-C does."""
+    """Treats SIGTERM like Ctrl-C."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -140,17 +147,16 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 class _Work:
     """One call of the command."""
 
-    def __init__(self, args: argparse.Namespace, output: Path, where: Where, how: How) -> None:
-        self.args, self.output, self.where, self.how = args, output, where, how
+    def __init__(self, args: argparse.Namespace, output: Path, setup: TrainingSetup, limits: PoolLimits) -> None:
+        self.args, self.output, self.setup, self.limits = args, output, setup, limits
 
-    def needed(self, experiment: Experiment) -> list[Run]:
+    def needed(self, experiment: Experiment) -> list[PlannedRun]:
         """The runs that an experiment is made from."""
-        given = experiment.name == "chaos" and self.args.model
-        return [] if experiment.nothing or given else experiment.runs()
+        trained = experiment.name == "chaos" and self.args.model
+        return [] if experiment.nothing or trained else experiment.runs()
 
     def do(self, experiments: list[Experiment]) -> list[str]:
-        """Trains what these experiments need, in their order, and reports each when its runs are done. Returns what
-        went wrong.
+        """Trains the runs of these experiments in order and reports each when its runs are done. Returns the problems.
 
         Experiments that compute more than tables and pictures come after all training.
         """
@@ -159,7 +165,7 @@ class _Work:
 
         def report(failures: dict[str, str], last: bool = False) -> None:
             for experiment in [e for e in waiting if last or e.name not in late]:
-                if all(run.slug in failures or finished(self.where.of(run), run) for run in self.needed(experiment)):
+                if all(run.slug in failures or finished(self.setup.of(run), run) for run in self.needed(experiment)):
                     waiting.remove(experiment)
                     try:
                         problems.extend(self._finish(experiment, failures))
@@ -168,14 +174,14 @@ class _Work:
                     except (ValueError, OSError) as e:  # a table that cannot be written must not end the training
                         problems.append(f"{experiment.name}: {message(e)}")
 
-        failures = train([run for e in experiments for run in self.needed(e)], self.where, self.how, report)
+        failures = train([run for e in experiments for run in self.needed(e)], self.setup, self.limits, report)
         report(failures)
-        if not self.how.over:
+        if not self.limits.over:
             report(failures, last=True)
         return problems
 
     def _finish(self, experiment: Experiment, failures: dict[str, str]) -> list[str]:
-        """Reports an experiment whose runs are done. Returns what went wrong."""
+        """Reports an experiment whose runs are done. Returns the problems."""
         if experiment.nothing:
             print(f"\n{experiment.title}\n{experiment.name}: {experiment.nothing}")
             return []
@@ -190,23 +196,22 @@ class _Work:
         from ovsw.repro.report import report
         from ovsw.repro.results import collect
 
-        collect(experiment, self.where, folder, failures)
+        collect(experiment, self.setup, folder, failures)
         print(f"\n{experiment.title}\n{report(folder)}\nwrote {folder}", flush=True)
         return [f"{slug}: {reason}" for slug, reason in failures.items()]
 
-    def _landscapes(self, runs: list[Run]) -> dict[str, str]:
-        """The loss around each of these runs, as ovsw-landscape computes it; what is there already is kept."""
-        jobs, images = [], self.args.images or 512
-        for run in runs:
-            folder = self.where.of(run)
-            made = folder / "landscape.json"  # written last
-            settings = json.dumps({"grid": self.args.grid, "images": images})
-            if (folder / "diverged.txt").is_file() or (made.is_file() and made.read_text() == settings):
-                continue
-            data = () if self.where.data is None else ("--data", str(self.where.data))
-            size = ("--grid", str(self.args.grid), "--images", str(images))
-            arguments = (str(folder / "last.pth"), *data, "-o", str(folder / "landscape.png"), *size)
-            jobs.append(Job(run.slug, "ovsw.train.landscape", arguments, folder / "landscape.log"))
+    def _landscapes(self, runs: list[PlannedRun]) -> dict[str, str]:
+        """Runs ovsw-landscape for each of these runs, unless its result exists already."""
+        size = {"grid": self.args.grid, "images": self.args.images or 512}
+        settings = json.dumps(size).encode()
+        data = () if self.setup.data is None else ("--data", str(self.setup.data))
+        options = (*data, *(word for key, value in size.items() for word in (f"--{key}", str(value))))
+        jobs = []
+        for folder in map(self.setup.of, runs):
+            last = folder / "landscape.json"  # written last
+            if not (folder / "diverged.txt").is_file() and not (last.is_file() and last.read_bytes() == settings):
+                arguments = (str(folder / "last.pth"), *options, "-o", str(folder / "landscape.png"))
+                jobs.append(Job(folder.name, "ovsw.train.landscape", arguments, folder / "landscape.log"))
         failures: dict[str, str] = {}
 
         def done(job: Job, reason: str) -> None:
@@ -214,10 +219,9 @@ class _Work:
             if reason:
                 failures[job.name] = reason
             else:
-                settings = json.dumps({"grid": self.args.grid, "images": images})
-                replace_file(job.log.with_name("landscape.json"), settings.encode())
+                replace_file(job.log.with_name("landscape.json"), settings)
 
-        run_jobs(jobs, self.how, done)
+        run_jobs(jobs, self.limits, done)
         return failures
 
     def _chaos(self, experiment: Experiment, folder: Path) -> list[str]:
@@ -226,18 +230,17 @@ class _Work:
         from ovsw.repro.chaos import study
         from ovsw.repro.chaos_report import chaos_report
 
-        given = [Path(name) for name in self.args.model]
-        checkpoints = [path for path in given if path.suffix != ".bnn"]
-        files = {path.name: path for path in given if path.suffix == ".bnn"}
-        if given and len(checkpoints) != 1:
-            raise UsageError("--model takes one checkpoint or run, which is the judge, and .bnn files beside it")
-        checkpoint = checkpoints[0] if given else self.where.of(experiment.runs()[0])
-        checkpoint = checkpoint / "last.pth" if checkpoint.is_dir() else checkpoint
-        torch.set_num_threads(self.how.jobs)
-        split = _test_images(checkpoint, self.where.data, experiment)
-        found = study(checkpoint, split, files, self.args.images, self.args.depth_images)
+        models = self.args.model or [self.setup.of(experiment.runs()[0])]
+        checkpoints = [path for path in models if path.suffix != ".bnn"]
+        files = {path.name: path for path in models if path.suffix == ".bnn"}
+        if len(checkpoints) != 1:
+            raise UsageError("--model takes one checkpoint or run, which is the reference, and .bnn files to compare")
+        checkpoint = checkpoints[0] / "last.pth" if checkpoints[0].is_dir() else checkpoints[0]
+        torch.set_num_threads(self.limits.jobs)
+        split = _test_images(checkpoint, self.setup.data, experiment)
+        results = study(checkpoint, split, files, self.args.images, self.args.depth_images)
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / "chaos.json", (json.dumps(found, indent=1) + "\n").encode())
+        replace_file(folder / "chaos.json", (json.dumps(results, indent=1) + "\n").encode())
         print(f"\n{experiment.title}\n{chaos_report(folder)}wrote {folder}")
         return []
 
@@ -246,14 +249,10 @@ def _test_images(checkpoint: Path, data: Path | None, experiment: Experiment) ->
     """The test images that a checkpoint of ovsw-train was evaluated on, or else the plan's."""
     from ovsw.datasets import MemorySet
     from ovsw.nn.checkpoint import read
-    from ovsw.train.recipe import from_dict
+    from ovsw.train.recipe import kept_recipe
     from ovsw.train.trainer import open_data
 
-    content = read(checkpoint)
-    kept = content.get("ovsw") if isinstance(content, dict) else None
-    recipe = experiment.points[0].recipe
-    if isinstance(kept, dict) and isinstance(kept.get("recipe"), dict):
-        recipe = from_dict(kept["recipe"])
+    recipe = kept_recipe(read(checkpoint)) or experiment.points[0].recipe
     split = open_data(recipe, data, "test")
     if not isinstance(split, MemorySet):
         raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; chaos takes CIFAR and the like")
@@ -261,10 +260,9 @@ def _test_images(checkpoint: Path, data: Path | None, experiment: Experiment) ->
 
 
 def _table4(folder: Path, arguments: str) -> list[str]:
-    """ovsw-bench's own table, with the paper's rows; as CSV its rows and the paper's."""
+    """The table of ovsw-bench with the paper's rows, also as CSV."""
     from ovsw.bench.cli import main as bench
     from ovsw.bench.table import PAPER, PAPER_ENGINE
-    from ovsw.repro.results import write_csv
 
     outputs = [f"--{kind}={folder / name}" for kind, name in _BENCH_FILES.items()]
     with made_folder(folder):
@@ -296,10 +294,10 @@ def _redraw(folder: Path, name: str | None) -> int:
         return 0
     if (folder / "bench.json").is_file():
         raise ValueError(f"{folder}: table4 is measured and drawn by ovsw-bench, run it again")
-    about = folder / "experiment.json"
-    if not about.is_file():
-        raise ValueError(f"{folder}: has neither experiment.json nor chaos.json, it is not of ovsw-repro")
-    kept = json.loads(about.read_text(encoding="utf-8")).get("name")
+    file = folder / "experiment.json"
+    if not file.is_file():
+        raise ValueError(f"{folder}: has neither experiment.json nor chaos.json, it was not written by ovsw-repro")
+    kept = json.loads(file.read_text(encoding="utf-8")).get("name")
     if name is not None and load_plan("cpu").find(name).name != kept:
         raise ValueError(f"{folder}: holds {kept}, not {name}")
     print(report(folder))
@@ -321,7 +319,7 @@ def _listing(plan: Plan, jobs: int) -> str:
 
 
 def _cost(plan: Plan, experiment: Experiment, before: list[Experiment], jobs: int) -> str:
-    """Of an experiment alone, and after others whose runs it shares."""
+    """The cost of an experiment alone, and after others whose runs it shares."""
     runs = len({run.slug for run in experiment.runs()})
     alone, done, both = (plan.minutes(list(e), jobs) for e in ([experiment], before, [*before, experiment]))
     count = f"{runs} run{'s' if runs > 1 else ''}" if runs else ""
@@ -332,7 +330,7 @@ def _cost(plan: Plan, experiment: Experiment, before: list[Experiment], jobs: in
 
 
 def _check(args: argparse.Namespace) -> None:
-    missing = [name for name in (*args.model, *filter(None, [args.teacher])) if not Path(name).exists()]
+    missing = [path for path in (*args.model, *filter(None, [args.teacher])) if not path.exists()]
     if missing:
         raise FileNotFoundError(f"{missing[0]}: no such file or folder")
     if args.amp and not args.device.startswith("cuda"):
@@ -341,43 +339,33 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--hours is {args.hours:g}, expected more than 0")
 
 
-def _unready(needed: dict[str, list[Run]], where: Where) -> dict[str, ValueError]:
-    """Experiments whose data set or teacher is not there, with the reason, found before a dozen children stumble over
-    it.
+def _unready(needed: dict[str, list[PlannedRun]], setup: TrainingSetup) -> dict[str, ValueError]:
+    """Experiments whose data set or teacher is missing, with the reason, before any child process is started.
 
-    Raises it if that is so for all that train.
+    Raises the reason if none of them can train.
     """
-    found: dict[str, ValueError] = {}
-    faults: dict[tuple[str, ...], ValueError | None] = {}
-    for name, runs in needed.items():
-        for recipe in (run.recipe for run in runs):
-            key = (recipe.data.kind, recipe.network.name, recipe.train.teacher)
-            if key not in faults:
-                faults[key] = _fault(recipe, where)
-            if (fault := faults[key]) is not None:
-                found[name] = fault
-    if found and all(name in found for name, runs in needed.items() if runs):
-        raise next(iter(found.values()))
-    return found
+
+    def key(recipe: Recipe) -> tuple[str, ...]:
+        return recipe.data.kind, recipe.network.name, recipe.train.teacher
+
+    recipes = {key(run.recipe): run.recipe for runs in needed.values() for run in runs}
+    faults = {name: fault for name, recipe in recipes.items() if (fault := _fault(recipe, setup)) is not None}
+    unready = {name: faults[key(r.recipe)] for name, runs in needed.items() for r in runs if key(r.recipe) in faults}
+    if unready and all(name in unready for name, runs in needed.items() if runs):
+        raise next(iter(unready.values()))
+    return unready
 
 
-def _fault(recipe: Recipe, where: Where) -> ValueError | None:
+def _fault(recipe: Recipe, setup: TrainingSetup) -> ValueError | None:
+    from ovsw.datasets import DATASETS
     from ovsw.train.trainer import open_data
 
-    if where.data is None and recipe.data.kind != "synthetic":
+    if setup.data is None and getattr(DATASETS.get(recipe.data.kind), "in_folder", False):
         return UsageError(f"--data DIR is needed: the runs train on {recipe.data.kind}")
-    if where.teacher is None and recipe.train.teacher:
+    if setup.teacher is None and recipe.train.teacher:
         return UsageError(f"--teacher FILE is needed: the weights of {recipe.train.teacher}, which runs distil from")
     try:
-        open_data(recipe, where.data, "test")
+        open_data(recipe, setup.data, "test")
     except ValueError as e:
         return e
     return None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

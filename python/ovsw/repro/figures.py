@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from ovsw.repro.results import Mean, Results, Row
-from ovsw.train.flips import pyplot, save
+from ovsw.repro.results import Mean, Results
+from ovsw.train.flips import epochs_figure, pyplot, save
+from ovsw.train.landscape import draw_contours, draw_surface
 
 ALL, NEVER = "#9ecae1", "#de2d26"
 
 
 def draw(results: Results, folder: Path) -> list[str]:
-    """Draws what the experiment asks for. Returns the names of the files, without those that have nothing to show."""
+    """Draws the figures of an experiment. Returns the names of the files; figures without data are left out."""
     names = []
-    for kind in results.about["figures"]:
+    for kind in results.experiment["figures"]:
         if kind not in KINDS:
             raise ValueError(f"{folder}: unknown figure '{kind}'; known are {', '.join(KINDS)}")
         figure = KINDS[kind](results)
@@ -28,11 +30,11 @@ def draw(results: Results, folder: Path) -> list[str]:
 
 
 def _finish(figure: Any, results: Results) -> Any:
-    about = results.about
-    figure.suptitle(about["title"], fontsize=11)
-    seeds = f"{len(about['seeds'])} seed{'s' if len(about['seeds']) > 1 else ''}"
+    experiment = results.experiment
+    figure.suptitle(experiment["title"], fontsize=11)
+    seeds = f"{len(experiment['seeds'])} seed{'s' if len(experiment['seeds']) > 1 else ''}"
     inch = 1 / figure.get_figheight()
-    figure.text(0.5, 0.06 * inch, f"{about['about']}; {seeds}", ha="center", fontsize=7, color="0.35", wrap=True)
+    figure.text(0.5, 0.06 * inch, f"{experiment['about']}; {seeds}", ha="center", fontsize=7, color="0.35", wrap=True)
     figure.tight_layout(rect=(0, 0.2 * inch, 1, 1))
     return figure
 
@@ -58,15 +60,15 @@ def _dots(results: Results) -> Any:
 
 def _sweep(results: Results) -> Any:
     """Accuracy over the setting that is swept; a reference as a line across, with its deviation."""
-    about = results.about
+    experiment = results.experiment
     figure, axis = pyplot().subplots(figsize=(7, 4.4))
-    if about["log"]:
+    if experiment["log"]:
         axis.set_xscale("log")
     colours = pyplot().rcParams["axes.prop_cycle"].by_key()["color"]
     series = list(dict.fromkeys(row.series for row in results.rows))
     for name, colour in zip(series, colours):
         mine = [row for row in results.rows if row.series == name]
-        if name == about["reference"]:
+        if name == experiment["reference"]:
             mean = Mean.of(mine[0].values("test_acc1"))
             if mean.n:
                 axis.axhline(mean.mean, color="0.4", ls="--", label=f"{name}: {mean.text()}")
@@ -74,20 +76,27 @@ def _sweep(results: Results) -> Any:
                 axis.axhspan(mean.mean - spread, mean.mean + spread, color="0.4", alpha=0.12, lw=0)
             continue
         mine = sorted(mine, key=lambda row: row.x or 0.0)
-        found = [(row, Mean.of(row.values("test_acc1"))) for row in mine if row.values("test_acc1")]
-        x = [row.x for row, _ in found]
-        deviations = [mean.deviation or 0.0 for _, mean in found]
-        axis.errorbar(x, [m.mean for _, m in found], deviations, color=colour, marker="o", capsize=3, label=name)
+        means = [(row.x, Mean.of(row.values("test_acc1"))) for row in mine if row.values("test_acc1")]
+        deviations = [mean.deviation or 0.0 for _, mean in means]
+        axis.errorbar(
+            [x for x, _ in means],
+            [m.mean for _, m in means],
+            deviations,
+            color=colour,
+            marker="o",
+            capsize=3,
+            label=name,
+        )
         for row in mine:
             values = row.values("test_acc1")
             axis.plot([row.x] * len(values), values, ".", color=colour, alpha=0.5, ms=5)
             if row.diverged:
                 text = f"{row.diverged} of {len(row.runs)}\ndiverged"
                 axis.annotate(text, (row.x, 0.02), xycoords=("data", "axes fraction"), ha="center", fontsize=8)
-    ticks = sorted({row.x for row in results.rows if row.series != about["reference"] and row.x is not None})
+    ticks = sorted({row.x for row in results.rows if row.series != experiment["reference"] and row.x is not None})
     axis.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axis.minorticks_off()
-    axis.set_xlabel(about["x_label"])
+    axis.set_xlabel(experiment["x_label"])
     axis.set_ylabel("test accuracy after the last epoch, %")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
@@ -95,40 +104,18 @@ def _sweep(results: Results) -> Any:
 
 
 def _epochs(results: Results) -> Any:
-    """Accuracy and flip rate after every epoch, means over the seeds."""
-    rows = [row for row in results.rows if any(run.metrics for run in row.runs)]
-    if not rows:
-        return None
-    figure, axes = pyplot().subplots(1, 2, figsize=(10, 4.2))
-    for row in rows:
-        x, accuracy = _per_epoch(row, "test_acc1")
-        axes[0].plot(x, accuracy, marker="o", ms=3, label=row.label)
-        axes[1].plot(x, 100 * _per_epoch(row, "flip_rate")[1], marker="o", ms=3, label=row.label)
-    longest = max(len(run.metrics) for row in rows for run in row.runs)
-    for axis, what in zip(axes, ("test accuracy, %", "weights that flipped in the epoch, %")):
-        axis.set_xlabel("epoch")
-        axis.set_ylabel(what)
-        axis.grid(alpha=0.3)
-        if longest <= 12:
-            axis.set_xticks(range(1, longest + 1))
-        else:
-            axis.xaxis.get_major_locator().set_params(integer=True)
-    axes[1].set_ylim(bottom=0)
-    axes[0].legend(fontsize=8)
-    return _finish(figure, results)
-
-
-def _per_epoch(row: Row, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Epochs that every run of a row has, and the mean of a metric at each."""
-    columns = [[r[name] for r in run.metrics] for run in row.runs if run.metrics]
-    n = min(map(len, columns))
-    return np.arange(1, n + 1), np.array([column[:n] for column in columns]).mean(axis=0)
+    """Accuracy and flip rate after every epoch that all runs of a row have, means over the seeds."""
+    means = {}
+    for row in results.rows:
+        epochs = zip(*(run.metrics for run in row.runs if run.metrics))
+        means[row.label] = [{name: fmean(r[name] for r in rows) for name in rows[0]} for rows in epochs]
+    return _finish(epochs_figure({label: rows for label, rows in means.items() if rows}), results)
 
 
 def _histogram(results: Results) -> Any:
     """Initial weights and those that never flipped: a row per layer, a column per method, the same axes in a row."""
     rows = [row for row in results.rows if any(run.histograms for run in row.runs)]
-    layers = results.about["layers"]
+    layers = results.experiment["layers"]
     if not rows:
         return None
     shape = (len(layers), len(rows))
@@ -154,28 +141,23 @@ def _histogram(results: Results) -> Any:
 
 def _landscape(results: Results) -> Any:
     """The surfaces side by side, with the same levels and colours."""
-    found = [(row, run) for row in results.rows for run in row.runs[:1] if run.landscape is not None]
-    if not found:
+    shown = [(row, run) for row in results.rows for run in row.runs[:1] if run.landscape is not None]
+    if not shown:
         return None
-    losses = [run.landscape[:, 2] for _, run in found]  # type: ignore[index]
+    losses = [run.landscape[:, 2] for _, run in shown]  # type: ignore[index]
     low, high = min(v.min() for v in losses), max(v.max() for v in losses)
     levels = np.linspace(low, high, 25)
-    figure = pyplot().figure(figsize=(5 * len(found), 8))
-    for i, (row, run) in enumerate(found):
+    figure = pyplot().figure(figsize=(5 * len(shown), 8))
+    for i, (row, run) in enumerate(shown):
         points = run.landscape
         assert points is not None
         side = round(len(points) ** 0.5)
         a, b, loss = (points[:, k].reshape(side, side) for k in range(3))
-        surface = figure.add_subplot(2, len(found), 1 + i, projection="3d")
-        surface.plot_surface(a, b, loss, cmap="viridis", vmin=low, vmax=high, linewidth=0)
+        surface = figure.add_subplot(2, len(shown), 1 + i, projection="3d")
+        draw_surface(surface, a, b, loss, vmin=low, vmax=high)
         surface.set_zlim(low, high)
         surface.set_title(f"{row.label}, seed {run.seed}\nloss {loss.min():.2f} to {loss.max():.2f}", fontsize=10)
-        flat = figure.add_subplot(2, len(found), 1 + len(found) + i)
-        filled = flat.contourf(a, b, loss, levels, cmap="viridis")
-        flat.plot(0, 0, "r+", ms=10)
-        flat.set_xlabel("direction 1")
-        flat.set_ylabel("direction 2")
-        figure.colorbar(filled, label="loss")
+        draw_contours(figure.add_subplot(2, len(shown), 1 + len(shown) + i), a, b, loss, levels)
     return _finish(figure, results)
 
 

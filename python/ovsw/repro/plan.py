@@ -1,7 +1,7 @@
 """The plan: experiments, their points and runs, as plan.toml has them.
 
-A run is a recipe as it will be used, and a seed. Its folder's name says all that differs from the usual recipe, so
-that experiments that come to the same settings share it.
+A run is a complete recipe and a seed. The name of its folder lists all differences from the default recipe, so
+experiments with the same settings share it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ IGNORED = {("data", "workers"), ("train", "seeds")}  # change nothing in a run
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """One training: `recipe` is what `ovsw-train NAME --set ...` will use. It starts from the weights of `first`."""
 
     name: str
     settings: tuple[str, ...]
     seed: int
     recipe: Recipe = field(compare=False)
-    first: Run | None = None
+    first: PlannedRun | None = None
 
     @property
     def slug(self) -> str:
@@ -59,13 +59,13 @@ class Run:
 
     @property
     def arguments(self) -> list[str]:
-        """What `ovsw-train` is given, without folders."""
+        """The arguments of `ovsw-train`, without folders."""
         return [self.name, *(part for s in self.settings for part in ("--set", s)), "--seed", str(self.seed)]
 
 
 @dataclass(frozen=True)
 class Point:
-    """A row of a table, a point of a curve: settings, and what the paper has there."""
+    """A row of a table or a point of a curve: its settings, and the paper's result."""
 
     label: str
     series: str
@@ -76,10 +76,10 @@ class Point:
     never: tuple[float, ...] = ()
     first: Point | None = None
 
-    def runs(self, seeds: Sequence[int]) -> list[Run]:
+    def runs(self, seeds: Sequence[int]) -> list[PlannedRun]:
         """One per seed, without those that they start from."""
         firsts = [None] * len(seeds) if self.first is None else self.first.runs(seeds)
-        return [Run(self.name, self.settings, seed, self.recipe, first) for seed, first in zip(seeds, firsts)]
+        return [PlannedRun(self.name, self.settings, seed, self.recipe, first) for seed, first in zip(seeds, firsts)]
 
     @property
     def command(self) -> str:
@@ -110,10 +110,10 @@ class Experiment:
     nothing: str = ""
     minutes: float = 0.0
 
-    def runs(self) -> list[Run]:
-        """All runs, seed by seed, so that what is there when it is stopped can be compared."""
-        found = (run for seed in self.seeds for point in self.points for run in point.runs([seed]))
-        return [each for run in found for each in (run.first, run) if each is not None]
+    def runs(self) -> list[PlannedRun]:
+        """All runs, seed by seed, so that partial results can be compared."""
+        last = (run for seed in self.seeds for point in self.points for run in point.runs([seed]))
+        return [each for run in last for each in (run.first, run) if each is not None]
 
 
 @dataclass
@@ -135,13 +135,13 @@ class Plan:
             raise ValueError(f"no experiment '{name}', {hint} --list shows them all")
         return self.experiments[self.names[name]]
 
-    def epoch_seconds(self, run: Run) -> float | None:
-        """What an epoch of a run takes one core, as the plan has it; None if that is not known."""
+    def epoch_seconds(self, run: PlannedRun) -> float | None:
+        """The seconds of an epoch on one core, according to the plan; None if unknown."""
         rate = self.rates.get(run.recipe.network.name)
         return None if rate is None else (self.images - run.recipe.data.held_out) / rate
 
     def minutes(self, experiments: Sequence[Experiment], jobs: int) -> float | None:
-        """What they take together; runs that they share count once. None if that is not known."""
+        """The time of these experiments together; shared runs count once. None if unknown."""
         runs = {run.slug: run for e in experiments for run in e.runs()}
         seconds = [(run.epochs, self.epoch_seconds(run)) for run in runs.values()]
         training = [epochs * each for epochs, each in seconds if each is not None]
@@ -151,7 +151,7 @@ class Plan:
 
 
 def makespan(durations: Iterable[float], jobs: int) -> float:
-    """How long runs take together if each starts, in this order, as soon as one of so many places is free."""
+    """The time of runs that start in this order, each as soon as one of `jobs` places is free."""
     free_at = [0.0] * jobs
     for duration in durations:
         heapq.heapreplace(free_at, free_at[0] + duration)
@@ -172,9 +172,9 @@ def load_plan(
     path = path or PLAN
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-        about = content["scales"][scale]
+        scale_table = content["scales"][scale]
         experiments = {
-            name: _experiment(name, table, scale, about, seeds, settings, full)
+            name: _experiment(name, table, scale, scale_table, seeds, settings, full)
             for name, table in content["experiments"].items()
         }
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError) as e:
@@ -183,30 +183,39 @@ def load_plan(
         raise ValueError(f"{path}: lacks {e} for scale {scale}") from None
     names = {name: name for name in experiments}
     names |= {other: name for name, table in content["experiments"].items() for other in table.get("also", [])}
-    return Plan(scale, about["about"], experiments, names, about.get("images", 0), about.get("images_per_second", {}))
+    return Plan(
+        scale,
+        scale_table["about"],
+        experiments,
+        names,
+        scale_table.get("images", 0),
+        scale_table.get("images_per_second", {}),
+    )
 
 
 def _experiment(
     name: str,
     table: dict[str, Any],
     scale: str,
-    about: dict[str, Any],
+    scale_table: dict[str, Any],
     seeds: Sequence[int] | None,
     settings: Sequence[str],
     full: bool,
 ) -> Experiment:
-    common = [*(() if table.get("unscaled") else about.get("set", ())), *table.get("set", ()), *settings]
+    common = [*(() if table.get("unscaled") else scale_table.get("set", ())), *table.get("set", ()), *settings]
     entries = [entry for entry in table.get(scale, ()) if full or not entry.get("full", False)]
-    points = [_point(entry, about, common) for entry in entries]
+    points = [_point(entry, scale_table, common) for entry in entries]
     one = table.get("one_seed", False)
-    usual = table.get("seeds") or about.get("seeds") or (points[0].recipe.train.seeds if points else [])
+    usual = table.get("seeds") or scale_table.get("seeds") or (points[0].recipe.train.seeds if points else [])
     alone = one.get(scale, False) if isinstance(one, dict) else one
     return Experiment(
         name,
-        comparable=_text(table["comparable"], about, "comparable", scale),
-        different=_text(table["different"], about, "different", scale),
+        comparable=_text(table["comparable"], scale_table, "comparable", scale),
+        different=_text(table["different"], scale_table, "different", scale),
         scale=scale,
-        about="; changed: ".join([table.get("about", about["about"]), *([", ".join(settings)] if settings else [])]),
+        about="; changed: ".join(
+            [table.get("about", scale_table["about"]), *([", ".join(settings)] if settings else [])]
+        ),
         points=points,
         seeds=list(dict.fromkeys(seeds or (usual[:1] if alone else usual))),
         layers=table.get("layers", {}).get(scale, []),
@@ -215,21 +224,21 @@ def _experiment(
     )
 
 
-def _text(value: Any, about: dict[str, Any], key: str, scale: str) -> str:
-    """A text for both scales, or one of this scale's, or else what holds for all experiments of the scale."""
-    return str(value.get(scale) or about[key]) if isinstance(value, dict) else str(value)
+def _text(value: Any, scale_table: dict[str, Any], key: str, scale: str) -> str:
+    """The text for both scales, or for this scale, or the default of the scale."""
+    return str(value.get(scale) or scale_table[key]) if isinstance(value, dict) else str(value)
 
 
 def _clash(table: dict[str, Any], scale: str, settings: Sequence[str]) -> str:
-    """Why the user's settings and a sweep do not go together: its recipes have the values that are swept."""
+    """Why the user's settings exclude a sweep: its recipes have the values that are swept."""
     swept = table.get("x", "")
     fixed = any("recipe" in entry for entry in table.get(scale, ()))
     changed = [s for s in settings if s.partition("=")[0].strip() == swept]
     return f"--set {changed[0]} would change what it sweeps" if fixed and changed else ""
 
 
-def _point(entry: dict[str, Any], about: dict[str, Any], common: Sequence[str]) -> Point:
-    name, label = entry.get("recipe") or about["recipe"], entry["label"]
+def _point(entry: dict[str, Any], scale_table: dict[str, Any], common: Sequence[str]) -> Point:
+    name, label = entry.get("recipe") or scale_table["recipe"], entry["label"]
     chosen = _last_of_each([*common, *entry.get("set", ())])
     recipe = load_recipe(name)
     set_values(recipe, chosen)
@@ -242,7 +251,7 @@ def _point(entry: dict[str, Any], about: dict[str, Any], common: Sequence[str]) 
         recipe,
         entry.get("paper", ""),
         tuple(entry.get("never", ())),
-        _point(before, about, common) if "first" in entry else None,
+        _point(before, scale_table, common) if "first" in entry else None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Child processes, so many at a time, that end with this one. Each writes a log; its last line says why one failed."""
+"""Runs child processes, a number at a time, which end with this one. The last line of its log says why one failed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class How:
+class PoolLimits:
     """`threads` is what each child may use, None leaves that to torch; `until` is a time of `time.monotonic`."""
 
     jobs: int = 1
@@ -43,17 +43,15 @@ class How:
         return time.monotonic() >= self.until
 
 
-def run_jobs(jobs: Sequence[Job], how: How, done: Callable[[Job, str], None]) -> None:
-    """Runs all jobs; `done` gets each with "" or the reason why it failed. Ctrl-C or the end of the time that there is
-    ends the children, too.
-    """
+def run_jobs(jobs: Sequence[Job], limits: PoolLimits, done: Callable[[Job, str], None]) -> None:
+    """Runs all jobs; `done` gets each with "" or the reason of failure. Ctrl-C and the time limit end the children."""
     waiting, active = list(jobs), dict[Job, subprocess.Popen[bytes]]()
     try:
-        while (waiting or active) and not how.over:
+        while (waiting or active) and not limits.over:
             ahead = {job.name for job in (*waiting, *active)}
-            for job in [job for job in waiting if job.after not in ahead][: how.jobs - len(active)]:
+            for job in [job for job in waiting if job.after not in ahead][: limits.jobs - len(active)]:
                 waiting.remove(job)
-                active[job] = _start(job, how)
+                active[job] = _start(job, limits)
             time.sleep(0.2)
             for job, child in list(active.items()):
                 code = child.poll()
@@ -68,9 +66,11 @@ def run_jobs(jobs: Sequence[Job], how: How, done: Callable[[Job, str], None]) ->
             child.wait()
 
 
-def _start(job: Job, how: How) -> subprocess.Popen[bytes]:
-    threads = {} if how.threads is None else dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(how.threads))
-    command = [sys.executable, "-m", "ovsw.repro.child", str(how.niceness), job.module, *job.arguments]
+def _start(job: Job, limits: PoolLimits) -> subprocess.Popen[bytes]:
+    threads = (
+        {} if limits.threads is None else dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(limits.threads))
+    )
+    command = [sys.executable, "-m", "ovsw.repro.child", str(limits.niceness), job.module, *job.arguments]
     with job.log.open("wb") as log:
         return subprocess.Popen(
             command,

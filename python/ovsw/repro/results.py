@@ -1,17 +1,16 @@
-"""The light parts of an experiment's runs in one folder: all that its tables and pictures are made of, without weights.
+"""The small files of an experiment in one folder, from which its tables and pictures are made; no weights.
 
-experiment.json says what the rows are; runs/<run>/ has config.json and metrics.csv of each, and where a picture needs
-them flips.csv, histogram.csv or landscape.csv. Such a folder can be committed and redrawn.
+experiment.json describes the rows. runs/<run>/ has config.json and metrics.csv of each run, and flips.csv,
+histogram.csv or landscape.csv where a picture needs them. Such a folder can be committed and redrawn.
 """
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -20,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from ovsw.repro.plan import Experiment, value_of
-from ovsw.repro.runs import Where, read_config, read_metrics
-from ovsw.util.files import replace_file
+from ovsw.repro.runs import TrainingSetup, read_config
+from ovsw.train.flips import read_metrics
+from ovsw.util.files import replace_file, write_csv
 
 LIGHT = ("config.json", "metrics.csv", "diverged.txt")
 BINS = 80
@@ -39,7 +39,7 @@ class Histogram:
 
 @dataclass
 class RunResult:
-    """One run as it was kept. `flips` has (never flipped, other sign than at the start) by layer, as shares."""
+    """One run. `flips` has by layer the number of weights and the shares that never flipped and that changed sign."""
 
     slug: str
     seed: int
@@ -51,7 +51,7 @@ class RunResult:
 
 
 @dataclass
-class Row:
+class PointResult:
     """A point with its runs, one per seed."""
 
     label: str
@@ -75,10 +75,10 @@ class Row:
 
 @dataclass
 class Results:
-    """An experiment with what came of it; `missing` are runs that failed, with the reason."""
+    """The results of an experiment; `missing` has the failed runs with the reasons."""
 
-    about: dict[str, Any]
-    rows: list[Row]
+    experiment: dict[str, Any]
+    rows: list[PointResult]
     missing: dict[str, str]
 
 
@@ -103,17 +103,17 @@ class Mean:
         return f"{factor * self.mean:.{digits}f}{spread}"
 
 
-def collect(experiment: Experiment, where: Where, folder: Path, failures: dict[str, str]) -> None:
-    """Puts an experiment's light parts into its folder. Raises ValueError if that holds another scale's."""
-    about = folder / "experiment.json"
-    if about.is_file() and (scale := _read_json(about).get("scale")) != experiment.scale:
+def collect(experiment: Experiment, setup: TrainingSetup, folder: Path, failures: dict[str, str]) -> None:
+    """Copies the small files of an experiment to its folder. Raises ValueError if that holds another scale."""
+    file = folder / "experiment.json"
+    if file.is_file() and (scale := _read_json(file).get("scale")) != experiment.scale:
         raise ValueError(f"{folder}: holds results of scale {scale}; choose another -o")
     folder.mkdir(parents=True, exist_ok=True)
     points, bins = [], dict[str, np.ndarray]()
     for point in experiment.points:
         runs = [run for run in point.runs(experiment.seeds) if run.slug not in failures]
         for run in runs:
-            source, target = where.of(run), folder / "runs" / run.slug
+            source, target = setup.of(run), folder / "runs" / run.slug
             target.mkdir(parents=True, exist_ok=True)
             for name in LIGHT:
                 if (source / name).is_file():
@@ -129,20 +129,21 @@ def collect(experiment: Experiment, where: Where, folder: Path, failures: dict[s
     known = {run.slug for run in experiment.runs()}
     facts = {k: v for k, v in dataclasses.asdict(experiment).items() if k not in ("points", "nothing", "minutes")}
     content = {**facts, "points": points, "missing": {k: v for k, v in failures.items() if k in known}}
-    replace_file(about, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    replace_file(file, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def load_results(folder: Path) -> Results:
-    """What `collect` has put there. Raises ValueError or OSError."""
-    about = _read_json(folder / "experiment.json")
+    """Reads the folder that `collect` has filled. Raises ValueError or OSError."""
+    experiment = _read_json(folder / "experiment.json")
     try:
-        points, missing = about.pop("points"), about.pop("missing")
-        rows = [
-            Row(**{**point, "runs": [_load_run(folder / "runs" / slug) for slug in point["runs"]]}) for point in points
-        ]
+        points, missing = experiment.pop("points"), experiment.pop("missing")
+        rows = []
+        for point in points:
+            runs = [_load_run(folder / "runs" / slug) for slug in point["runs"]]
+            rows.append(PointResult(**{**point, "runs": runs}))
     except (KeyError, TypeError, AttributeError) as e:
-        raise ValueError(f"{folder / 'experiment.json'}: not one of ovsw-repro ({e})") from None
-    return Results(about, rows, missing)
+        raise ValueError(f"{folder / 'experiment.json'}: not written by ovsw-repro ({e})") from None
+    return Results(experiment, rows, missing)
 
 
 def _load_run(folder: Path) -> RunResult:
@@ -168,7 +169,7 @@ def _load_run(folder: Path) -> RunResult:
             with (folder / "landscape.csv").open(newline="") as f:
                 run.landscape = np.array([[float(v) for v in row] for row in list(csv.reader(f))[1:]])
     except (KeyError, TypeError, ValueError) as e:
-        raise ValueError(f"{folder}: a file of it is damaged ({e})") from None
+        raise ValueError(f"{folder}: it has a damaged file ({e})") from None
     return run
 
 
@@ -176,26 +177,20 @@ def _keep_flips(source: Path, target: Path, layers: Sequence[str], bins: dict[st
     """Counts of silent weights from a run's checkpoints; the first run sets the `bins` of all, so that they add up."""
     from ovsw.train.flips import load_run
 
-    found = {layer.name: layer for layer in load_run(source)}
-    unknown = [name for name in layers if name not in found]
+    flips = {layer.name: layer for layer in load_run(source)}
+    unknown = [name for name in layers if name not in flips]
     if unknown:
-        raise ValueError(f"{source}: has no binary layer '{unknown[0]}'; there are {', '.join(found)}")
-    shares = ((f.name, f.start.size, repr(f.never_share), repr(f.changed_share)) for f in found.values())
+        raise ValueError(f"{source}: has no binary layer '{unknown[0]}'; there are {', '.join(flips)}")
+    shares = ((f.name, f.start.size, repr(f.never_share), repr(f.changed_share)) for f in flips.values())
     write_csv(target / "flips.csv", ("layer", "weights", "never_flipped", "changed"), shares)
     rows = []
     for name in layers:
-        start, never = found[name].start.astype(np.float64), found[name].never
+        start, never = flips[name].start.astype(np.float64), flips[name].never
         edges = bins.setdefault(name, np.linspace(-SIGMAS, SIGMAS, BINS + 1) * start.std())
         inside = np.clip(start, edges[0], edges[-1])
         counts = (np.histogram(values, edges)[0].tolist() for values in (inside, inside[never]))
         rows += [(name, repr(float(a)), repr(float(b)), n, m) for a, b, n, m in zip(edges[:-1], edges[1:], *counts)]
     write_csv(target / "histogram.csv", ("layer", "from", "to", "all", "never"), rows)
-
-
-def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([head, *rows])
-    replace_file(path, text.getvalue().encode())
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -209,5 +204,5 @@ def _read_json(path: Path) -> dict[str, Any]:
     except ValueError as e:
         raise ValueError(f"{path}: damaged ({e})") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: not one of ovsw-repro")
+        raise ValueError(f"{path}: not written by ovsw-repro")
     return content

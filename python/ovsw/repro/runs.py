@@ -1,12 +1,12 @@
 """The runs of a plan, trained by `ovsw-train` in child processes, one folder each.
 
-Whatever ends this process or a child, the same call goes on from the last epoch that was finished. A folder has
+Whatever ends this process or a child, the same call continues from the last finished epoch. A folder has
 config.json (recipe as used, seed, command), metrics.csv, the checkpoints, train.log, and diverged.txt if its loss did.
 """
 
 from __future__ import annotations
 
-import csv
+import fcntl
 import json
 import re
 import sys
@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ovsw.repro.plan import Run, same_run
-from ovsw.repro.pool import How, Job, run_jobs
+from ovsw.repro.plan import PlannedRun, same_run
+from ovsw.repro.pool import Job, PoolLimits, run_jobs
+from ovsw.train.flips import read_metrics
 from ovsw.train.recipe import as_dict, from_dict
 from ovsw.util.files import replace_file
 
@@ -26,7 +27,7 @@ DIVERGED = re.compile(r"the loss is \S+ in epoch \d+")
 
 
 @dataclass(frozen=True)
-class Where:
+class TrainingSetup:
     """Folder of all runs, data set, the device that ovsw-train is given, and a teacher for the runs that have one."""
 
     folder: Path
@@ -35,20 +36,8 @@ class Where:
     amp: bool = False
     teacher: Path | None = None
 
-    def of(self, run: Run) -> Path:
+    def of(self, run: PlannedRun) -> Path:
         return self.folder / run.slug
-
-
-def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """The rows of a run's metrics.csv, none if it has not finished an epoch."""
-    path = folder / "metrics.csv"
-    if not path.is_file():
-        return []
-    try:
-        with path.open(newline="", encoding="utf-8") as f:
-            return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(f)]
-    except (TypeError, ValueError, AttributeError):
-        raise ValueError(f"{path}: damaged") from None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -62,13 +51,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not the config of a run ({e})") from None
 
 
-def epochs_done(folder: Path, run: Run) -> int:
-    """Epochs that need no more training; of a run that has diverged that is all of them."""
+def epochs_done(folder: Path, run: PlannedRun) -> int:
+    """The number of finished epochs; all of them for a run that has diverged."""
     return run.epochs if (folder / "diverged.txt").is_file() else len(read_metrics(folder))
 
 
-def finished(folder: Path, run: Run) -> bool:
-    """Whether there is nothing left to train; raises ValueError if the folder holds another run."""
+def finished(folder: Path, run: PlannedRun) -> bool:
+    """Whether all epochs are trained. Raises ValueError if the folder holds another run."""
     if not (folder / "config.json").is_file():
         return False
     config = read_config(folder)
@@ -78,17 +67,20 @@ def finished(folder: Path, run: Run) -> bool:
 
 
 def train(
-    runs: Sequence[Run], where: Where, how: How, ended: Callable[[dict[str, str]], None] = lambda failures: None
+    runs: Sequence[PlannedRun],
+    setup: TrainingSetup,
+    limits: PoolLimits,
+    ended: Callable[[dict[str, str]], None] = lambda failures: None,
 ) -> dict[str, str]:
-    """Trains what is left of these runs, in this order. Returns the reasons of those that failed, by slug.
+    """Trains the remaining epochs of these runs, in this order. Returns the reasons of failures by slug.
 
     `ended` is called after each run with the failures so far.
     """
     distinct = list({run.slug: run for run in runs}.values())
-    open_runs = [run for run in distinct if not finished(where.of(run), run)]
+    open_runs = [run for run in distinct if not finished(setup.of(run), run)]
     if not open_runs:
         return {}
-    progress = _Progress(distinct, open_runs, where, how.jobs)
+    progress = _Progress(distinct, open_runs, setup, limits.jobs)
     failures: dict[str, str] = {}
     by_name = {run.slug: run for run in open_runs}
 
@@ -96,56 +88,56 @@ def train(
         run = by_name[job.name]
         if DIVERGED.search(reason):
             text = DIVERGED.findall(reason)[0]
-            replace_file(where.of(run) / "diverged.txt", f"{text}\n".encode())
+            replace_file(setup.of(run) / "diverged.txt", f"{text}\n".encode())
             progress.say(f"{run.slug}: diverged, {text}")
         elif reason:
             failures[run.slug] = reason
             progress.say(f"{run.slug}: failed: {reason}")
         ended(failures)
 
-    run_jobs([_job(run, where, progress) for run in open_runs], how, done)
+    run_jobs([_job(run, setup, progress) for run in open_runs], limits, done)
     return failures
 
 
-def _job(run: Run, where: Where, progress: _Progress) -> Job:
-    folder = where.of(run)
+def _job(run: PlannedRun, setup: TrainingSetup, progress: _Progress) -> Job:
+    folder = setup.of(run)
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(".*.pth.*"):  # of a save that was cut short
         left.unlink()
     command = " ".join(["ovsw-train", *run.arguments])
     config = {"recipe": as_dict(run.recipe), "seed": run.seed, "command": command}
     replace_file(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
-    data = () if where.data is None else ("--data", str(where.data))
-    device = ("--device", where.device, *(("--amp",) if where.amp else ()))
+    data = () if setup.data is None else ("--data", str(setup.data))
+    device = ("--device", setup.device, *(("--amp",) if setup.amp else ()))
     arguments = (*run.arguments, *data, "-o", str(folder), "--resume", "--quiet", *device)
     if run.recipe.train.teacher:
-        arguments += ("--teacher", str(where.teacher), "--teacher-cache", str(where.folder / "teacher"))
+        arguments += ("--teacher", str(setup.teacher), "--teacher-cache", str(setup.folder / "teacher"))
     if run.first is not None:
-        arguments += ("--init", str(where.of(run.first) / "last.pth"))
+        arguments += ("--init", str(setup.of(run.first) / "last.pth"))
     first = run.first.slug if run.first is not None else ""
     return Job(run.slug, "ovsw.train.cli", arguments, folder / "train.log", lambda: progress.look(run), first)
 
 
 @dataclass
 class _Progress:
-    """One line on stderr for every epoch that ends, with the time that is left."""
+    """Prints a line on stderr for every finished epoch, with the time left."""
 
-    runs: list[Run]
-    open_runs: list[Run]
-    where: Where
+    runs: list[PlannedRun]
+    open_runs: list[PlannedRun]
+    setup: TrainingSetup
     jobs: int
     began: float = field(default_factory=time.monotonic)
     seen: dict[str, int] = field(default_factory=dict)
     trained: int = 0  # epochs of this call
 
     def __post_init__(self) -> None:
-        self.seen = {run.slug: len(read_metrics(self.where.of(run))) for run in self.open_runs}
+        self.seen = {run.slug: len(read_metrics(self.setup.of(run))) for run in self.open_runs}
         epochs = sum(run.epochs - self.seen[run.slug] for run in self.open_runs)
         done = len(self.runs) - len(self.open_runs)
         self.say(f"{len(self.runs)} runs, {done} of them done; {epochs} epochs to train, {self.jobs} run(s) at a time")
 
-    def look(self, run: Run) -> None:
-        rows = read_metrics(self.where.of(run))
+    def look(self, run: PlannedRun) -> None:
+        rows = read_metrics(self.setup.of(run))
         if len(rows) <= self.seen[run.slug]:
             return
         self.trained += len(rows) - self.seen[run.slug]
@@ -168,16 +160,12 @@ def duration(seconds: float) -> str:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Only one command at a time works in a folder; the system lifts the lock when a process ends, however it does."""
+    """Locks a folder for one command; the system releases the lock when the process ends, however it ends."""
     with (folder / ".lock").open("w") as handle:
         try:
-            import fcntl
-
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ModuleNotFoundError:  # not on this system
-            pass
         except OSError:
-            raise RuntimeError(f"{folder}: another ovsw-repro is at work there") from None
+            raise RuntimeError(f"{folder}: another ovsw-repro is running there") from None
         try:
             yield
         finally:

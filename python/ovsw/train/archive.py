@@ -15,6 +15,7 @@ import argparse
 import copy
 import io
 import lzma
+import math
 import shlex
 import sys
 from collections.abc import Callable
@@ -26,13 +27,15 @@ import torch
 from torch import Tensor
 
 from ovsw.commands.base import command
-from ovsw.nn.checkpoint import damaged, load, read_run
+from ovsw.nn.checkpoint import damaged, read_run
+from ovsw.nn.torch_file import read_torch_file
 from ovsw.train.recipe import changes
 from ovsw.util.files import new_folder, replace_file
 
 VERSION = 1
 _LARGEST_RATIO = 100  # of an archive to its file
 _KEYS = ("version", "files", "best_is_last", "metrics")
+_FILES = ("initial.pth", "last.pth")
 _KIND, _PREVIOUS = "ovsw.archive", ".weight_prev"
 
 
@@ -42,11 +45,11 @@ def pack(run: Path, file: Path, force: bool = False) -> list[str]:
         raise ValueError(f"{file}: exists already; --force overwrites it")
     if not run.is_dir():
         raise ValueError(f"{run}: not a folder of ovsw-train")
-    first, last = (read_run(run / name) for name in ("initial.pth", "last.pth"))
+    first, last = (read_run(run / name) for name in _FILES)
     best = run / "model_best.pth"
     content = {
         "version": VERSION,
-        "files": {"initial.pth": first, "last.pth": last},
+        "files": dict(zip(_FILES, (first, last))),
         "best_is_last": best.is_file() and read_run(best)["epoch"] == last["epoch"],
         "metrics": (run / "metrics.csv").read_bytes().decode(),
     }
@@ -94,8 +97,10 @@ def _checkpoints(content: dict[str, Any]) -> dict[str, Any]:
 def _content(file: Path, data: bytes) -> dict[str, Any]:
     """What an archive holds. Raises ValueError; `file` is for the message."""
     try:
-        found = load(io.BytesIO(_unpacked(data)))
+        found = read_torch_file(io.BytesIO(_unpacked(data)))
         if found["version"] == VERSION:
+            if tuple(found["files"]) != _FILES:  # their keys become names of files
+                raise ValueError(f"it holds other files than {' and '.join(_FILES)}")
             return {key: _mapped(found[key], _decode) for key in _KEYS}
     except Exception as e:  # a damaged file can raise almost anything
         raise ValueError(f"{file}: not an archive of a run, or damaged ({type(e).__name__})") from None
@@ -142,7 +147,10 @@ def _decode(value: Any, key: str) -> Any:
     if not isinstance(value, dict) or _KIND not in value:
         return value
     shape, data = value["shape"], value["data"].numpy()
-    count = int(np.prod(shape))
+    count = math.prod(shape)
+    bits = {"signs": 2, "bits": 1, "floats": 32}[value[_KIND]]
+    if data.dtype != np.uint8 or min(shape, default=0) < 0 or data.size != -(-count * bits // 8):
+        raise ValueError(f"{key}: {data.size} bytes are not a tensor of {shape}")
     if value[_KIND] == "signs":
         positive, zero = np.unpackbits(data, count=2 * count).reshape(2, count).astype(np.float32)
         flat = 2 * positive - 1 + zero

@@ -35,7 +35,7 @@ def random_flip(images: Tensor, generator: Generator) -> Tensor:
 
 
 def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
-    """Those images mirrored of which `mirrored` says so."""
+    """Mirrors the images that are marked in `mirrored`."""
     return torch.where(mirrored[:, None, None, None], images.flip(3), images)
 
 
@@ -90,7 +90,7 @@ def apply(
         return normalise(random_flip(images, generator), mean, std)
     if policy == "cifar-alternate":
         if mirrored is None:
-            raise ValueError("the augmentation 'cifar-alternate' has to be told which images are mirrored")
+            raise ValueError("the augmentation 'cifar-alternate' needs the argument `mirrored`")
         images = random_crop(images, 4, generator)
         return normalise(mirror(images, mirrored), mean, std)
     if policy == "imagenet":

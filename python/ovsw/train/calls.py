@@ -21,6 +21,7 @@ from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend.layers import LAYERS, Converter, conv_fault, f32, f64, pair
 from ovsw.nn import BinaryConv2d, Shift
+from ovsw.util.text import first_line
 
 
 def in_eval(model: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -34,7 +35,7 @@ def in_eval(model: nn.Module, dtype: torch.dtype) -> nn.Module:
             memo[id(tensor)] = nn.Parameter(value, requires_grad=False) if is_parameter else value
         return copy.deepcopy(model, memo).eval()
     except (TypeError, ValueError, RuntimeError) as e:
-        raise ExportError(f"{type(model).__name__} cannot be copied: {_line(e)}") from None
+        raise ExportError(f"{type(model).__name__} cannot be copied: {first_line(e)}") from None
 
 
 class _Tracer(fx.Tracer):
@@ -57,12 +58,12 @@ def recorded(model: nn.Module, input_shape: ir.Shape) -> fx.GraphModule:
     try:
         module = fx.GraphModule(model, _Tracer().trace(model))
     except (TypeError, ValueError, RuntimeError, fx.proxy.TraceError) as e:
-        raise ExportError(f"{type(model).__name__} cannot be traced by torch.fx: {_line(e)}") from None
+        raise ExportError(f"{type(model).__name__} cannot be traced by torch.fx: {first_line(e)}") from None
     try:
         with torch.no_grad():
             _Shapes(module).run(torch.zeros(1, *input_shape))
     except Exception as e:  # whatever the network's own code raises for an input it does not fit
-        raise ExportError(f"{type(model).__name__} does not take an input of {input_shape}: {_line(e)}") from None
+        raise ExportError(f"{type(model).__name__} does not take an input of {input_shape}: {first_line(e)}") from None
     return module
 
 
@@ -70,11 +71,6 @@ def converted(module: fx.GraphModule) -> tuple[ir.Graph, dict[fx.Node, ir.Node]]
     """The graph of recorded calls with the numbers that the module has now, and the node that each call became."""
     converter = _Converter(module)
     return converter.convert(), converter.nodes
-
-
-def _line(e: Exception) -> str:
-    """What went wrong; where in torch it did comes after."""
-    return str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
 
 
 class _Converter:
@@ -121,7 +117,7 @@ class _Converter:
         try:
             result = known(name, sources, shape, target if node.op == "call_module" else arguments)
         except Exception as e:  # a user's converter can raise anything
-            reason = f"{label}: its converter raises {type(e).__name__}: {_line(e)}"
+            reason = f"{label}: its converter raises {type(e).__name__}: {first_line(e)}"
             return ir.Unsupported(name, sources, shape, reason)
         if not isinstance(result, ir.Node) or result.shape != shape:
             what = f"a node of shape {result.shape}" if isinstance(result, ir.Node) else f"{result!r}"

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ovsw import cpu
 from ovsw.commands.base import INTERRUPTED, UsageError, command, offer
 from ovsw.train.recipe import load_recipe, recipes, set_values
-from ovsw.util.files import made_folder
+from ovsw.util.files import locked_folder, made_folder
 from ovsw.util.progress import Progress
 from ovsw.util.text import table
 
 if TYPE_CHECKING:
-    from ovsw.train.trainer import Run
+    from ovsw.train.trainer import TrainingRun
 
 
 def options(p: argparse.ArgumentParser) -> None:
@@ -60,6 +63,7 @@ def main(args: argparse.Namespace) -> int:
         raise ValueError(f"{folder}: holds a run already; --resume goes on with it")
     with Progress(args.prog) as progress:
         progress.step("loading torch")
+        cpu.let_idle_threads_sleep()
         from ovsw.nn import native
         from ovsw.train import trainer
 
@@ -67,7 +71,8 @@ def main(args: argparse.Namespace) -> int:
     seed = recipe.train.seeds[0] if args.seed is None else args.seed
     given = (args.teacher, args.init, args.data, args.teacher_cache)
     teacher, init, data, cache = (Path(name) if name else None for name in given)
-    with made_folder(folder):
+    alone = locked_folder if os.environ.get("RANK", "0") == "0" else nullcontext  # torchrun's processes share a folder
+    with made_folder(folder), alone(folder):
         run = trainer.start(recipe, folder, seed, args.device, args.amp, teacher, init)
         if args.resume:
             trainer.resume(run)
@@ -82,7 +87,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _say_what_is_slow(run: Run) -> None:
+def _say_what_is_slow(run: TrainingRun) -> None:
     """One line on stderr if binary layers train with torch's operators on a CPU."""
     from ovsw.nn import binary_layers, native
 

@@ -21,9 +21,9 @@ from torch import Tensor, fx, nn
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend.torch_module import unwrapped
+from ovsw.export.ops.fused import Lowered
 from ovsw.export.passes import legalized
 from ovsw.export.passes.fuse import fuse
-from ovsw.export.passes.lower import Lowered
 from ovsw.export.passes.quantize import WIDTHS, quantize
 from ovsw.export.validate import validate
 from ovsw.networks import InputSpec
@@ -98,8 +98,8 @@ class Deployed:
     def _check(self, images: Tensor) -> None:
         if tuple(images.shape[1:]) != self.spec.shape or images.dtype not in (torch.float32, torch.uint8):
             shape = ", ".join(map(str, self.spec.shape))
-            found = f"{_kind(images)} {tuple(images.shape)}"
-            raise ValueError(f"the images are {found}, expected float32 or uint8 (n, {shape})")
+            got = f"{_kind(images)} {tuple(images.shape)}"
+            raise ValueError(f"the images are {got}, expected float32 or uint8 (n, {shape})")
         if images.dtype == torch.float32 and not torch.isfinite(images).all():
             raise ValueError("the images hold values that are not finite")
         for name, module in self.model.named_modules():

@@ -1,11 +1,10 @@
-"""`ovsw-flips`: which weights are silent, as tables and as the paper's pictures (its Figure 1 and Appendix A)."""
+"""`ovsw-flips`: shows silent weights, as tables and as the paper's pictures (Figure 1 and Appendix A)."""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import io
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,14 @@ import numpy as np
 
 from ovsw.commands.base import UsageError, command
 from ovsw.train.recipe import from_dict
-from ovsw.util.files import replace_file
+from ovsw.util.files import replace_file, write_csv
 from ovsw.util.progress import Progress
 from ovsw.util.text import table
 
 
 @dataclass
 class LayerFlips:
-    """One binary layer of a run: what its weights' signs were of at the start, and which of them never changed."""
+    """One binary layer of a run: its latent weights at start and end, and which signs never changed."""
 
     name: str
     start: np.ndarray
@@ -34,7 +33,7 @@ class LayerFlips:
 
     @property
     def changed_share(self) -> float:
-        """Weights whose sign at the end is not that at the start."""
+        """The share of weights whose sign at the end differs from that at the start."""
         return float((np.sign(self.start) != np.sign(self.end)).mean())
 
 
@@ -51,8 +50,20 @@ def load_run(folder: Path) -> list[LayerFlips]:
         return [LayerFlips(name, first[name], last[name], ~ever.flatten().numpy()) for name, ever in history.items()]
 
 
+def read_metrics(folder: Path) -> list[dict[str, float]]:
+    """The rows of a run's metrics.csv; none before the first epoch is finished."""
+    path = folder / "metrics.csv"
+    if not path.is_file():
+        return []
+    try:
+        with path.open(newline="", encoding="utf-8") as f:
+            return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(f)]
+    except (TypeError, ValueError, AttributeError):
+        raise ValueError(f"{path}: damaged") from None
+
+
 def _signed(run: dict[str, Any]) -> dict[str, np.ndarray]:
-    """What the binary weights of each layer are the signs of."""
+    """The latent weights of each layer, whose signs are its binary weights."""
     from ovsw.nn import binary_layers, create
 
     net = from_dict(run["ovsw"]["recipe"]).network
@@ -78,9 +89,9 @@ def compare(a: Path, b: Path) -> list[tuple[str, int, float]]:
 
 
 def histogram(runs: dict[str, list[LayerFlips]], path: Path) -> None:
-    """Initial weights of each layer, with those that never flipped laid over them.
+    """Histograms of the initial weights of each layer, overlaid with those that never flipped.
 
-    Of one run the layers are in two columns; several runs have a column each, with the same axes in a row.
+    The layers of one run are in two columns; several runs have a column each, with shared axes in a row.
     """
     plt = pyplot()
     beside = len(runs) > 1
@@ -107,30 +118,21 @@ def histogram(runs: dict[str, list[LayerFlips]], path: Path) -> None:
     save(figure, path)
 
 
-def epochs_picture(runs: dict[str, list[dict[str, str]]], path: Path) -> None:
+def epochs_figure(runs: dict[str, list[dict[str, float]]]) -> Any:
     """Accuracy and flip rate over the epochs, for one run or several."""
-    plt = pyplot()
-    figure, axis = plt.subplots(figsize=(7, 4.2))
-    right = axis.twinx()
-    colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
-    lines = []
-    for (name, rows), colour in zip(runs.items(), colours):
-        x = [int(row["epoch"]) for row in rows]
-        lines += axis.plot(
-            x, [float(r["test_acc1"]) for r in rows], color=colour, marker="o", ms=3, label=f"{name}: top-1"
-        )
-        lines += right.plot(
-            x, [100 * float(r["flip_rate"]) for r in rows], color=colour, ls="--", label=f"{name}: flip rate"
-        )
-    axis.set_xlabel("epoch")
-    axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.set_ylabel("test accuracy, %")
-    right.set_ylabel("weights that flipped in the epoch, %")
-    right.set_ylim(bottom=0)
-    axis.legend(lines, [line.get_label() for line in lines], loc="center right", fontsize=8)
-    axis.grid(alpha=0.3)
-    figure.tight_layout()
-    save(figure, path)
+    figure, axes = pyplot().subplots(1, 2, figsize=(10, 4.2))
+    for name, rows in runs.items():
+        x = range(1, len(rows) + 1)
+        axes[0].plot(x, [row["test_acc1"] for row in rows], marker="o", ms=3, label=name)
+        axes[1].plot(x, [100 * row["flip_rate"] for row in rows], marker="o", ms=3, label=name)
+    for axis, what in zip(axes, ("test accuracy, %", "weights that flipped in the epoch, %")):
+        axis.set_xlabel("epoch")
+        axis.set_ylabel(what)
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.grid(alpha=0.3)
+    axes[1].set_ylim(bottom=0)
+    axes[0].legend(fontsize=8)
+    return figure
 
 
 def save(figure: Any, path: Path) -> None:
@@ -142,7 +144,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def pyplot() -> Any:
-    """matplotlib for files, wherever there is no screen."""
+    """matplotlib without a screen."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -182,6 +184,9 @@ def main(args: argparse.Namespace) -> int:
         runs = {name: load_run(p) for name, p in zip(names, paths)}
     if len({tuple((layer.name, layer.start.size) for layer in layers) for layers in runs.values()}) > 1:
         raise ValueError(f"{', '.join(map(str, paths))}: are runs of different networks")
+    without = [p for p in paths if not (p / "metrics.csv").is_file()]
+    if without:
+        raise FileNotFoundError(f"{without[0] / 'metrics.csv'}: no such file")
     output = Path(args.output) if args.output else paths[0]
     if not output.is_dir():
         raise ValueError(f"the folder {output} does not exist")
@@ -194,21 +199,13 @@ def main(args: argparse.Namespace) -> int:
     ]
     head = ("run",) * (len(runs) > 1) + ("layer", "weights", "never flipped, %", "other sign than at the start, %")
     print(table(head, shown, right=range(len(head) - 3, len(head))))
-    text = io.StringIO()
-    csv.writer(text).writerows([head, *shown])
-    replace_file(output / "flips.csv", text.getvalue().encode())
+    write_csv(output / "flips.csv", head, shown)
     histogram(chosen, output / "flips.png")
-    epochs_picture({name: _metrics(p) for name, p in zip(names, paths)}, output / "flips_epochs.png")
+    figure = epochs_figure({name: read_metrics(p) for name, p in zip(names, paths)})
+    figure.tight_layout()
+    save(figure, output / "flips_epochs.png")
     print(f"wrote flips.csv, flips.png and flips_epochs.png to {output}")
     return 0
-
-
-def _metrics(folder: Path) -> list[dict[str, str]]:
-    path = folder / "metrics.csv"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    with path.open() as f:
-        return list(csv.DictReader(f))
 
 
 def _chosen(layers: list[LayerFlips], names: list[str] | None) -> list[LayerFlips]:
@@ -220,7 +217,3 @@ def _chosen(layers: list[LayerFlips], names: list[str] | None) -> list[LayerFlip
         return [by_name[n] for n in names]
     stages = {layer.name.split(".")[0]: layer for layer in layers}  # the last of each
     return list(stages.values())
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ovsw.export import ir
-from ovsw.export.passes.lower import Lowered
+from ovsw.export.ops.fused import Lowered
 
 _CHUNK = 1 << 17  # elements that are scaled and shifted together: they stay in the cache from one pass to the next
 _CORES = (ir.Dot, ir.Conv, ir.Linear, ir.AvgPool, ir.MaxPool, ir.ChannelPad)

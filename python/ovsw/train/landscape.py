@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ovsw.commands.base import UsageError, command, whole
-from ovsw.networks import network
 from ovsw.train.flips import pyplot, save
-from ovsw.train.recipe import from_dict
-from ovsw.util.files import replace_file
+from ovsw.train.recipe import from_dict, input_of
+from ovsw.util.files import write_csv
 from ovsw.util.progress import Progress
 
 if TYPE_CHECKING:
@@ -30,7 +26,7 @@ def direction(model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]
     """A random direction in which every filter has the norm of the network's own; vectors stay as they are."""
     import torch
 
-    found = {}
+    steps = {}
     for name, p in model.named_parameters():
         step = torch.zeros_like(p)
         if p.ndim > 1:
@@ -38,8 +34,8 @@ def direction(model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]
             axes = list(range(1, p.ndim))
             norm = torch.linalg.vector_norm(step, dim=axes, keepdim=True).clamp_(min=1e-12)
             step *= torch.linalg.vector_norm(p.detach(), dim=axes, keepdim=True) / norm
-        found[name] = step
-    return found
+        steps[name] = step
+    return steps
 
 
 def surface(
@@ -73,26 +69,30 @@ def picture(losses: np.ndarray, span: float, title: str, path: Path) -> None:
     steps = np.linspace(-span, span, len(losses))
     a, b = np.meshgrid(steps, steps, indexing="ij")
     figure = plt.figure(figsize=(11, 4.6))
-    left = figure.add_subplot(1, 2, 1, projection="3d")
-    left.plot_surface(a, b, losses, cmap="viridis", linewidth=0)
-    left.set_xlabel("direction 1")
-    left.set_ylabel("direction 2")
-    left.set_zlabel("loss")
-    right = figure.add_subplot(1, 2, 2)
-    filled = right.contourf(a, b, losses, 20, cmap="viridis")
-    right.plot(0, 0, "r+", ms=10)
-    right.set_xlabel("direction 1")
-    right.set_ylabel("direction 2")
-    figure.colorbar(filled, label="loss")
+    draw_surface(figure.add_subplot(1, 2, 1, projection="3d"), a, b, losses)
+    draw_contours(figure.add_subplot(1, 2, 2), a, b, losses, 20)
     figure.suptitle(title)
     figure.tight_layout()
     save(figure, path)
 
 
+def draw_surface(axis: Any, a: np.ndarray, b: np.ndarray, losses: np.ndarray, **limits: float) -> None:
+    axis.plot_surface(a, b, losses, cmap="viridis", linewidth=0, **limits)
+    axis.set(xlabel="direction 1", ylabel="direction 2", zlabel="loss")
+
+
+def draw_contours(axis: Any, a: np.ndarray, b: np.ndarray, losses: np.ndarray, levels: int | np.ndarray) -> None:
+    filled = axis.contourf(a, b, losses, levels, cmap="viridis")
+    axis.plot(0, 0, "r+", ms=10)
+    axis.set(xlabel="direction 1", ylabel="direction 2")
+    axis.figure.colorbar(filled, ax=axis, label="loss")
+
+
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("checkpoint", metavar="CKPT", help="last.pth or model_best.pth of a run")
-    p.add_argument("--data", metavar="DIR", help="where the data set lies")
-    p.add_argument("-o", "--output", metavar="OUT.png", required=True, help="the picture; a .csv goes beside it")
+    p.add_argument("checkpoint", metavar="CKPT", type=Path, help="last.pth or model_best.pth of a run")
+    p.add_argument("--data", metavar="DIR", type=Path, help="folder of the data set")
+    out = "the picture; a .csv is written beside it"
+    p.add_argument("-o", "--output", metavar="OUT.png", type=Path, required=True, help=out)
     p.add_argument("--grid", metavar="N", type=whole(2), default=21, help="points each way (default: %(default)s)")
     p.add_argument("--span", metavar="X", type=float, default=1.0, help="how far each way (default: %(default)s)")
     p.add_argument("--images", metavar="N", type=whole(1), default=512, help="test images (default: %(default)s)")
@@ -105,7 +105,7 @@ def options(p: argparse.ArgumentParser) -> None:
     examples=("runs/r20/last.pth --data DIR -o loss.png", "runs/r20/last.pth --data DIR -o loss.png --grid 9"),
 )
 def main(args: argparse.Namespace) -> int:
-    output = Path(args.output)
+    output: Path = args.output
     if not 0 < args.span < math.inf:
         raise UsageError(f"--span is {args.span:g}, expected a positive number")
     if output.suffix.lower() not in _KINDS:
@@ -119,29 +119,22 @@ def main(args: argparse.Namespace) -> int:
         from ovsw.train import augment
         from ovsw.train.trainer import build_model, open_data
 
-    checkpoint = read_run(Path(args.checkpoint))
-    with damaged(Path(args.checkpoint)):
+    checkpoint = read_run(args.checkpoint)
+    with damaged(args.checkpoint):
         recipe = from_dict(checkpoint["ovsw"]["recipe"])
-        spec = network(recipe.network.name)
+        spec = input_of(recipe)
         model = build_model(recipe)
         known = model.state_dict()
         model.load_state_dict({k: v for k, v in checkpoint["state_dict"].items() if k in known})
-    split = open_data(recipe, Path(args.data) if args.data else None, "test")
+    split = open_data(recipe, args.data, "test")
     if not isinstance(split, MemorySet):
         raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; landscapes take CIFAR and the like")
-    x = augment.normalise(split.images[: args.images], spec.input.mean, spec.input.std)
+    x = augment.normalise(split.images[: args.images], spec.mean, spec.std)
     with Progress(args.prog) as progress:
         losses = surface(model, x, split.labels[: args.images], args.grid, args.span, progress=progress)
     steps = np.linspace(-args.span, args.span, args.grid)
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(("direction 1", "direction 2", "loss"))
-    writer.writerows((a, b, losses[i, j]) for i, a in enumerate(steps) for j, b in enumerate(steps))
-    replace_file(output.with_suffix(".csv"), text.getvalue().encode())
-    picture(losses, args.span, f"{spec.name}, {args.images} test images", output)
+    points = [(a, b, losses[i, j]) for i, a in enumerate(steps) for j, b in enumerate(steps)]
+    write_csv(output.with_suffix(".csv"), ("direction 1", "direction 2", "loss"), points)
+    picture(losses, args.span, f"{recipe.network.name}, {args.images} test images", output)
     print(f"loss {losses.min():.3f} to {losses.max():.3f}; wrote {output} and {output.with_suffix('.csv')}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(None))

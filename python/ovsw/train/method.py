@@ -27,11 +27,10 @@ Layers = Union[Iterable[nn.Module], Mapping[str, nn.Parameter], None]
 
 
 class OvSW:
-    """Acts on the gradients of a model's binary weights.
+    """Changes the gradients of a model's binary weights.
 
-    Flips are those of the binary weights themselves: of the signs of what a method's layer takes the sign of, which may
-    be the weight, the weight minus its filter's mean (AdaBin, ReCU) or the turned weight (RBNN). Gradients and the
-    penalty are of the weight.
+    Flips are counted on the binary weights, that is, on the signs of the latent weight: the weight itself, the weight
+    minus the mean of its filter (AdaBin, ReCU) or the rotated weight (RBNN). Gradients and penalty concern the weight.
 
     Args:
         model: its binary layers (`ovsw.nn.binary_layers`) are taken, unless `layers` names others.
@@ -61,10 +60,10 @@ class OvSW:
             raise ValueError(f"lam {lam} and gamma {gamma} must not be negative, momentum {momentum} in [0, 1)")
         self.lam, self.gamma, self.sigma, self.momentum = lam, gamma, sigma, momentum
         self.ags, self.sad = ags, sad
-        found = _find(model, layers)
-        self.weights = {name: weight for name, (weight, _) in found.items()}
+        binary = _find(model, layers)
+        self.weights = {name: weight for name, (weight, _) in binary.items()}
         self._weights: list[Tensor] = list(self.weights.values())
-        self._signed = [signed for _, signed in found.values()]
+        self._signed = [signed for _, signed in binary.values()]
         self.ratio: Tensor | None = None  # per layer, mean gradient norm over weight norm before AGS
         self.silent: Tensor | None = None  # per layer, silent weights
         self.flips: Tensor | None = None  # per layer, weights that changed their sign since the step before
@@ -84,7 +83,7 @@ class OvSW:
             self._decay_silent()
 
     def _native_step(self) -> bool:
-        """Both parts by the native kernels; False, with nothing changed, where they do not take the weights."""
+        """Both parts with the native kernels; False, with nothing changed, if they do not support the weights."""
         if not self.sad:  # nothing to keep: rare, and torch is fast enough
             return False
         state = list(zip((signed() for signed in self._signed), self._rate, self._before, self._ever))
@@ -117,9 +116,9 @@ class OvSW:
         torch._foreach_mul_(self._rate, self.momentum)
         torch._foreach_add_(self._rate, flipped, alpha=1 - self.momentum)
         silent = [(rate < self.sigma).to(rate.dtype) for rate in self._rate]
-        found = [(w.grad, s, w) for w, s in zip(self._weights, silent) if w.grad is not None]
-        if found:
-            grads, masks, penalised = (list(column) for column in zip(*found))
+        decayed = [(w.grad, s, w) for w, s in zip(self._weights, silent) if w.grad is not None]
+        if decayed:
+            grads, masks, penalised = (list(column) for column in zip(*decayed))
             torch._foreach_addcmul_(grads, masks, penalised, value=self.gamma)
         torch._foreach_copy_(self._before, now)
         for ever, flip in zip(self._ever, flipped):
@@ -131,8 +130,8 @@ class OvSW:
         """The share of all binary weights that were silent at the last step."""
         return self._share(self.silent)
 
-    def flip_rate(self) -> float:
-        """The share of all binary weights that had changed their sign at the last step."""
+    def step_flip_rate(self) -> float:
+        """The share of all binary weights that changed their sign in the last step."""
         return self._share(self.flips)
 
     def _share(self, counts: Tensor | None) -> float:
@@ -140,7 +139,7 @@ class OvSW:
         return float(counts.sum()) / total if counts is not None else float("nan")
 
     def flip_history(self) -> dict[str, Tensor]:
-        """Per weight, a mask of those that have changed their sign at some step; to be saved beside `state_dict`."""
+        """A mask per weight of the signs that have ever changed, to be saved with `state_dict`."""
         return dict(zip(self.weights, self._ever))
 
     def load_flip_history(self, history: Mapping[str, Tensor]) -> None:
@@ -148,7 +147,7 @@ class OvSW:
             ever.copy_(history[name])
 
     def never_flipped(self) -> float:
-        """The share of all binary weights that have kept their sign at every step so far."""
+        """The share of all binary weights whose sign has never changed."""
         if not self._ever:
             return float("nan")
         return 1.0 - sum(int(ever.sum()) for ever in self._ever) / sum(ever.numel() for ever in self._ever)
@@ -162,7 +161,7 @@ class OvSW:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes the state back; keys of other things are ignored, missing ones are an error."""
+        """Restores the state; other keys are ignored, missing ones are an error."""
         mine = self.state_dict()
         missing = [key for key in mine if key not in state]
         if missing:
@@ -172,16 +171,16 @@ class OvSW:
 
 
 def _find(model: nn.Module, layers: Layers) -> dict[str, tuple[nn.Parameter, Callable[[], Tensor]]]:
-    """By name, a weight and what gives the tensor whose sign it is binarised by."""
+    """Each weight by name, with a function that returns its latent tensor."""
     if isinstance(layers, Mapping):
-        found = {name: (weight, weight.detach) for name, weight in layers.items()}
+        weights = {name: (weight, weight.detach) for name, weight in layers.items()}
     else:
         chosen = set(binary_layers(model).values() if layers is None else layers)
         named = {f"{name}.weight" if name else "weight": m for name, m in model.named_modules() if m in chosen}
-        found = {name: _binarised(module) for name, module in named.items()}
-    if not found and layers is None:
+        weights = {name: _binarised(module) for name, module in named.items()}
+    if not weights and layers is None:
         raise ValueError("the model has no BinaryConv2d or other binary layers; name its own with `layers`")
-    return found
+    return weights
 
 
 def _binarised(layer: nn.Module) -> tuple[nn.Parameter, Callable[[], Tensor]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ovsw.commands.base import UsageError
+from ovsw.networks import NORMALISATIONS, InputSpec, network
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -93,7 +94,7 @@ class OvSWConfig:
 
 @dataclass
 class Recipe:
-    """`paper` is the result that the paper reports, `notes` what its text and its released code say differently."""
+    """`paper` is the result in the paper, `notes` lists where its text and its released code differ."""
 
     name: str = ""
     title: str = ""
@@ -106,12 +107,12 @@ class Recipe:
 
 
 def recipes() -> list[Recipe]:
-    """Every recipe that comes with the package, variants included."""
-    found = []
+    """All recipes of the package, variants included."""
+    known = []
     for path in sorted(FOLDER.glob("*.toml")):
-        found.append(load_recipe(path.stem))
-        found += [load_recipe(f"{path.stem}/{variant}") for variant in _read(path).get("variants", {})]
-    return found
+        known.append(load_recipe(path.stem))
+        known += [load_recipe(f"{path.stem}/{variant}") for variant in _read(path).get("variants", {})]
+    return known
 
 
 def load_recipe(name: str) -> Recipe:
@@ -136,9 +137,7 @@ def load_recipe(name: str) -> Recipe:
 
 
 def set_values(recipe: Recipe, assignments: list[str]) -> None:
-    """Applies `section.key=value` changes. Raises UsageError for an unknown key, with the nearest known one, and for
-    what cannot be trained with.
-    """
+    """Applies `section.key=value` changes. Raises UsageError for unknown keys and for bad values."""
     try:
         for assignment in assignments:
             key, equals, text = assignment.partition("=")
@@ -152,7 +151,7 @@ def set_values(recipe: Recipe, assignments: list[str]) -> None:
 
 
 def _check(recipe: Recipe) -> None:
-    """Raises ValueError for a number that nothing can be trained with."""
+    """Raises ValueError for numbers out of range."""
     least = {"train.epochs": 1, "train.batch": 1, "train.warmup": 0, "network.num_classes": 1, "data.workers": 0}
     for key, bound in least.items():
         section, name = key.split(".")
@@ -194,8 +193,26 @@ def from_dict(content: dict[str, Any]) -> Recipe:
     return recipe
 
 
+def kept_recipe(checkpoint: Any) -> Recipe | None:
+    """The recipe in a checkpoint of `ovsw-train`; None in other checkpoints."""
+    kept = checkpoint.get("ovsw") if isinstance(checkpoint, dict) else None
+    content = kept.get("recipe") if isinstance(kept, dict) else None
+    return from_dict(content) if isinstance(content, dict) else None
+
+
+def input_of(recipe: Recipe) -> InputSpec:
+    """The input of the recipe's network, with the mean and std that the recipe sets. Raises ValueError."""
+    spec, name = network(recipe.network.name).input, recipe.data.normalise
+    if not name:
+        return spec
+    if name not in NORMALISATIONS:
+        raise ValueError(f"data.normalise is '{name}'; known are {', '.join(NORMALISATIONS)}")
+    mean, std = NORMALISATIONS[name]
+    return dataclasses.replace(spec, mean=mean, std=std)
+
+
 def changes(content: dict[str, Any]) -> list[str]:
-    """The `section.key=value` that make this of the recipe of its name; where that was a file, of the usual values."""
+    """The `section.key=value` changes to the recipe of this name, or to the default values if it was a file."""
     name = content["name"]
     usual = as_dict(Recipe() if name.endswith(".toml") else load_recipe(name))
     return [

@@ -7,15 +7,14 @@ written whole or not at all at the end of each. So a run that is killed at any m
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Optional
 
 import numpy as np
 import torch
@@ -27,10 +26,10 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from ovsw.commands.base import UsageError
-from ovsw.datasets import DataError, FolderSet, MemorySet, open_split
+from ovsw.datasets import DataError, FolderSet, MemorySet, Split, open_split
 from ovsw.export.errors import ExportError
 from ovsw.labels import load_labels
-from ovsw.networks import NORMALISATIONS, InputSpec, network
+from ovsw.networks import InputSpec, network
 from ovsw.nn import BinaryConv2d, binary_layers, create, float_network
 from ovsw.nn.checkpoint import damaged, read, read_run, state_dict
 from ovsw.nn.float_resnet import FLOAT_NETWORKS
@@ -39,20 +38,19 @@ from ovsw.train.deployed import Deployed, freeze
 from ovsw.train.distributed import World, join_world, sync_batch_norms
 from ovsw.train.method import OvSW
 from ovsw.train.optim import learning_rate, make_optimizer
-from ovsw.train.recipe import Recipe, TrainConfig, as_dict
+from ovsw.train.recipe import Recipe, TrainConfig, as_dict, input_of
 from ovsw.train.views import Views, open_views
-from ovsw.util.files import replace_file
+from ovsw.util.files import replace_file, write_csv
 
 METRICS = (
     *("epoch", "lr", "loss", "train_acc1", "test_acc1", "test_acc5"),
     *("flip_rate", "silent_share", "never_flipped", "deployed", "seconds"),
 )
-Split = Union[MemorySet, FolderSet]
 
 
 @dataclass
-class Run:
-    """What a run is made of, and where it stands."""
+class TrainingRun:
+    """The parts of a run and its progress."""
 
     recipe: Recipe
     folder: Path
@@ -63,7 +61,7 @@ class Run:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ovsw: OvSW
-    file: Deployed | None = None  # the model as its exported file computes, if the last epochs are to
+    integer_model: Deployed | None = None  # the model as its exported file computes; for the deployed epochs
     teacher: nn.Module | None = None
     teacher_crc: int = 0
     views: Views | None = None  # with the teacher's outputs, if those are not computed anew in every step
@@ -75,8 +73,10 @@ class Run:
 
     @property
     def deployed(self) -> Deployed | None:
-        """What computes the epoch under way, if that is one of the deployed ones."""
-        return self.file if self.epoch >= self.recipe.train.epochs - self.recipe.train.deployed_epochs else None
+        """The model of the current epoch, if that is a deployed one."""
+        return (
+            self.integer_model if self.epoch >= self.recipe.train.epochs - self.recipe.train.deployed_epochs else None
+        )
 
 
 def start(
@@ -87,7 +87,7 @@ def start(
     amp: bool = False,
     teacher: Path | None = None,
     init: Path | None = None,
-) -> Run:
+) -> TrainingRun:
     """A fresh run, ready to train or to be resumed.
 
     `init` is a checkpoint to start from, `teacher` the weights of the float network that the recipe distils from.
@@ -96,8 +96,8 @@ def start(
     if amp and not device.startswith("cuda"):
         raise UsageError("--amp needs a GPU: half precision on this device is far slower than float32")
     if bool(config.teacher) != (teacher is not None):
-        wanted = f"distils from {config.teacher}: --teacher FILE gives its weights"
-        raise UsageError(f"the recipe {wanted if config.teacher else 'has no teacher'}")
+        needs = f"distils from {config.teacher}: --teacher FILE gives its weights"
+        raise UsageError(f"the recipe {needs if config.teacher else 'has no teacher'}")
     if config.second_step and init is None and not (folder / "last.pth").is_file():
         raise UsageError("the recipe is the second of two steps: --init FILE gives the checkpoint of the first")
     _check_deployed(config, amp)
@@ -126,9 +126,9 @@ def start(
     forward: nn.Module = DistributedDataParallel(model) if world.size > 1 else model
     if config.compile:
         forward = torch.compile(forward)  # type: ignore[assignment]
-    run = Run(recipe, folder, seed, torch.device(device), model, forward, optimizer, scaler, ovsw, world=world)
+    run = TrainingRun(recipe, folder, seed, torch.device(device), model, forward, optimizer, scaler, ovsw, world=world)
     if config.deployed_epochs:
-        run.file = _deployed(run)
+        run.integer_model = _deployed(run)
     if teacher is not None:
         run.teacher = _teacher(config.teacher, recipe.network.num_classes)
         _load_weights(run.teacher, teacher)
@@ -138,12 +138,12 @@ def start(
 
 
 def _teacher(name: str, num_classes: int) -> nn.Module:
-    """A network to distil from: torchvision's by its name, or any of ours."""
+    """A network to distil from: one of torchvision's by its name, or one of ours."""
     return float_network(name, num_classes) if name in FLOAT_NETWORKS else create(name, num_classes)
 
 
 def _check_deployed(config: TrainConfig, amp: bool) -> None:
-    """What cannot go with deployed epochs is refused before the first epoch, not when they come."""
+    """Refuses settings that exclude deployed epochs, before the first epoch."""
     if not 0 <= config.deployed_epochs <= config.epochs:
         raise UsageError(f"train.deployed_epochs is {config.deployed_epochs}, of {config.epochs} epochs in all")
     for key, known in (("weights", ("int16", "int8")), ("stem", ("int16", "int8", ""))):
@@ -157,10 +157,10 @@ def _check_deployed(config: TrainConfig, amp: bool) -> None:
     }
     for what, used in other.items():
         if used and config.deployed_epochs:
-            raise UsageError(f"train.deployed_epochs is {config.deployed_epochs}, which does not go with {what}")
+            raise UsageError(f"train.deployed_epochs is {config.deployed_epochs}, which excludes {what}")
 
 
-def _deployed(run: Run) -> Deployed:
+def _deployed(run: TrainingRun) -> Deployed:
     name, config = run.recipe.network.name, run.recipe.train
     try:
         return Deployed(run.model, input_of(run.recipe), config.deployed_weights, config.deployed_stem or None)
@@ -174,20 +174,20 @@ def _one_line(e: ExportError) -> str:
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:
-    """Fills a model from a checkpoint or a bare state dict; what a trainer keeps beside the weights is passed over."""
-    given = state_dict(path, read(path))
-    mine = model.state_dict()
+    """Fills a model from a checkpoint or a bare state dict; everything but the weights is ignored."""
+    state = state_dict(path, read(path))
+    own = model.state_dict()
     optional = (".scaling_factor", ".num_batches_tracked")
-    wanted = {key: value for key, value in mine.items() if key in given or not key.endswith(optional)}
-    wrong = [key for key, value in wanted.items() if getattr(given.get(key), "shape", None) != value.shape]
+    expected = {key: value for key, value in own.items() if key in state or not key.endswith(optional)}
+    wrong = [key for key, value in expected.items() if getattr(state.get(key), "shape", None) != value.shape]
     if wrong:
         raise ValueError(
-            f"{path}: does not fit the network, {len(wrong)} of {len(wanted)} tensors are missing or of another shape, "
-            f"the first is {wrong[0]} {tuple(wanted[wrong[0]].shape)}"
+            f"{path}: does not fit the network: {len(wrong)} of {len(expected)} tensors are missing or have another "
+            f"shape, the first is {wrong[0]} {tuple(expected[wrong[0]].shape)}"
         )
-    model.load_state_dict({**mine, **{key: given[key] for key in wanted}})
+    model.load_state_dict({**own, **{key: state[key] for key in expected}})
     for name, layer in binary_layers(model).items():
-        if isinstance(layer, BinaryConv2d) and layer.learned_scale and f"{name}.scaling_factor" not in given:
+        if isinstance(layer, BinaryConv2d) and layer.learned_scale and f"{name}.scaling_factor" not in state:
             layer.learn_scale()
 
 
@@ -214,18 +214,7 @@ def build_model(recipe: Recipe) -> nn.Module:
     return model
 
 
-def input_of(recipe: Recipe) -> InputSpec:
-    """The network's input, normalised as the recipe says."""
-    spec, name = network(recipe.network.name).input, recipe.data.normalise
-    if not name:
-        return spec
-    if name not in NORMALISATIONS:
-        raise ValueError(f"data.normalise is '{name}'; known are {', '.join(NORMALISATIONS)}")
-    mean, std = NORMALISATIONS[name]
-    return replace(spec, mean=mean, std=std)
-
-
-def train(run: Run, data: Path | None, quiet: bool = False, teacher_cache: Path | None = None) -> None:
+def train(run: TrainingRun, data: Path | None, quiet: bool = False, teacher_cache: Path | None = None) -> None:
     """Runs the epochs that are left; `initial.pth` keeps the weights from before the first.
 
     `teacher_cache` is a folder for the teacher's outputs on `train.teacher_views`; by default the run's own.
@@ -255,7 +244,7 @@ def train(run: Run, data: Path | None, quiet: bool = False, teacher_cache: Path 
         row.update(evaluate(run.deployed or run.model, recipe, test_set, run.device, run.world))
         row["deployed"] = int(run.deployed is not None)
         row["seconds"] = time.perf_counter() - began
-        # The first deployed epoch starts afresh: those before it have measured another function.
+        # The best accuracy starts again with the first deployed epoch, as earlier ones measured another function.
         best = row["test_acc1"] > run.best or not run.metrics or row["deployed"] != run.metrics[-1].get("deployed", 0)
         run.best = row["test_acc1"] if best else run.best
         run.epoch += 1
@@ -279,7 +268,7 @@ def train(run: Run, data: Path | None, quiet: bool = False, teacher_cache: Path 
             )
 
 
-def _views(run: Run, split: Split, folder: Path, quiet: bool) -> Views:
+def _views(run: TrainingRun, split: Split, folder: Path, quiet: bool) -> Views:
     """The views that the recipe asks for, with the teacher's outputs on them."""
     if not isinstance(split, MemorySet) or run.teacher is None:
         raise UsageError(f"train.teacher_views needs a data set that is held in memory, not '{run.recipe.data.kind}'")
@@ -290,21 +279,21 @@ def _views(run: Run, split: Split, folder: Path, quiet: bool) -> Views:
 
 def open_data(recipe: Recipe, data: Path | None, split: str) -> Split:
     """One part of the recipe's data set, whose classes must be those of its network."""
-    wanted, size = recipe.network.num_classes, network(recipe.network.name).input.height
+    classes, size = recipe.network.num_classes, network(recipe.network.name).input.height
     held_out = recipe.data.held_out
     part = "train" if held_out else split
-    found = open_split(recipe.data.kind, data, part, num_classes=wanted, size=size, broken=recipe.data.broken)
+    images = open_split(recipe.data.kind, data, part, num_classes=classes, size=size, broken=recipe.data.broken)
     if held_out:
-        found = _without(found, held_out, split)
-    if len(found.names) != wanted:
-        raise DataError(f"{data}: has {len(found.names)} classes, network.num_classes is {wanted}")
+        images = _without(images, held_out, split)
+    if len(images.names) != classes:
+        raise DataError(f"{data}: has {len(images.names)} classes, network.num_classes is {classes}")
     if recipe.data.limit < 0:
         raise DataError(f"data.limit is {recipe.data.limit}, expected a number of images, or 0 for all")
-    return found.first(recipe.data.limit) if 0 < recipe.data.limit < len(found) else found
+    return images.first(recipe.data.limit) if 0 < recipe.data.limit < len(images) else images
 
 
 def _without(train: Split, held_out: int, split: str) -> Split:
-    """The training images that are trained on, or those that are held out: always the same ones."""
+    """The training images that are used, or those that are held out; always the same ones."""
     if not 0 < held_out < len(train):
         raise DataError(f"data.held_out is {held_out}, of {len(train)} training images")
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
@@ -312,7 +301,7 @@ def _without(train: Split, held_out: int, split: str) -> Split:
     return train.chosen(chosen)
 
 
-def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
+def _train_epoch(run: TrainingRun, split: Split, quiet: bool) -> dict[str, float]:
     recipe = run.recipe
     layers = list(binary_layers(run.model).values())
     run.model.train()
@@ -341,8 +330,8 @@ def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
                 with torch.autocast(run.device.type, enabled=run.scaler.is_enabled()):
                     logits = forward(x)
                     loss = _loss(run, x, y, logits, *known)
-            except ExportError as e:  # at a rate that is too high for frozen batch norms they grow out of all bounds
-                raise RuntimeError(f"the weights have lost their integer form {where}: {_one_line(e)}") from None
+            except ExportError as e:  # weights can grow without bound if the rate is too high for frozen batch norms
+                raise RuntimeError(f"the weights no longer have an integer form {where}: {_one_line(e)}") from None
             run.optimizer.zero_grad()
             run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             run.scaler.unscale_(run.optimizer)
@@ -361,7 +350,7 @@ def _train_epoch(run: Run, split: Split, quiet: bool) -> dict[str, float]:
     return {"loss": loss_sum / seen, "train_acc1": 100 * correct / seen}
 
 
-def _loss(run: Run, x: Tensor, y: Tensor, logits: Tensor, known: Tensor | None = None) -> Tensor:
+def _loss(run: TrainingRun, x: Tensor, y: Tensor, logits: Tensor, known: Tensor | None = None) -> Tensor:
     """Cross-entropy with the labels, with a teacher's outputs, or with both. `known` are outputs from the cache."""
     config = run.recipe.train
     hard = F.cross_entropy(logits, y, label_smoothing=config.label_smoothing)
@@ -375,16 +364,16 @@ def _loss(run: Run, x: Tensor, y: Tensor, logits: Tensor, known: Tensor | None =
 
 
 class _Bar(tqdm):  # type: ignore[misc]
-    monitor_interval = 0  # no thread to watch it: where threads are short, that would be a warning more
+    monitor_interval = 0  # no monitor thread, which would warn where threads are limited
 
 
-def _show(bar: _Bar, run: Run, loss: float, accuracy: float, lr: float) -> None:
+def _show(bar: _Bar, run: TrainingRun, loss: float, accuracy: float, lr: float) -> None:
     """The bar's line. Flips are those of the last step, `left` is for the whole run."""
     done, total = bar.n + 1, bar.total or 1
     epochs_left = run.recipe.train.epochs - run.epoch - done / total
     seconds_left = bar.format_dict["elapsed"] / done * total * epochs_left
     bar.set_postfix_str(
-        f"loss {loss:.3f}, acc {accuracy:.1f} %, lr {lr:.4f}, flips {100 * run.ovsw.flip_rate():.3f} %, "
+        f"loss {loss:.3f}, acc {accuracy:.1f} %, lr {lr:.4f}, flips {100 * run.ovsw.step_flip_rate():.3f} %, "
         f"silent {100 * run.ovsw.silent_share():.1f} %, left {tqdm.format_interval(seconds_left)}"
     )
 
@@ -405,7 +394,7 @@ def _train_batches(
     if isinstance(split, FolderSet):
         batches = tuple(world.share(batch) for batch in batches)
         generator.manual_seed((seed * 1_000_003 + epoch) * 1009 + world.rank)
-    crops = _Crops(recipe.data.crop, seed * 1_000_003 + epoch)
+    crops = (recipe.data.crop, seed * 1_000_003 + epoch)
     first = torch.randint(2, (len(split),), generator=torch.Generator().manual_seed(seed))  # mirrored in epoch 0
     settings = (recipe.data.augment, spec.mean, spec.std, generator, spec.height, recipe.data.crop)
     for indices, images in _images(split, batches, recipe.data.workers, spec, crops):
@@ -422,16 +411,11 @@ def _train_batches(
             yield batch
 
 
-@dataclass(frozen=True)
-class _Crops:
-    """Random resized crops of an image folder, drawn from a seed and the image's number."""
-
-    scale: Sequence[float]
-    seed: int
+_Crops = Optional[tuple[Sequence[float], int]]  # shares of the area of random crops, and a seed
 
 
 def _images(
-    split: Split, batches: Sequence[Tensor], workers: int, spec: InputSpec, crops: _Crops | None
+    split: Split, batches: Sequence[Tensor], workers: int, spec: InputSpec, crops: _Crops
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """(indices, uint8 images) of each batch; a folder is decoded by worker processes."""
     if isinstance(split, MemorySet):
@@ -449,11 +433,11 @@ def _images(
 class _Decoded(Dataset[Tensor]):
     """An image folder for a DataLoader: random resized crops, or the centre."""
 
-    def __init__(self, split: FolderSet, spec: InputSpec, crops: _Crops | None) -> None:
+    def __init__(self, split: FolderSet, spec: InputSpec, crops: _Crops) -> None:
         self.split, self.spec, self.crops = split, spec, crops
 
     def __getitem__(self, index: int) -> Tensor:
-        scale, seed = (self.crops.scale, self.crops.seed) if self.crops else (None, 0)
+        scale, seed = self.crops or (None, 0)
         return self.split.load(index, self.spec.height, self.spec.resize, scale, np.random.default_rng([seed, index]))
 
 
@@ -474,7 +458,7 @@ def evaluate(
     return {"test_acc1": 100 * top1 / len(split), "test_acc5": 100 * top5 / len(split)}
 
 
-def _save(run: Run, name: str, accuracies: dict[str, float]) -> None:
+def _save(run: TrainingRun, name: str, accuracies: dict[str, float]) -> None:
     """A checkpoint in the reference implementation's form, with what a resume needs under `ovsw`. Rank 0 writes."""
     rng = run.world.gather(_rng_state(run.device))
     if run.world.rank > 0:
@@ -508,10 +492,10 @@ def _save(run: Run, name: str, accuracies: dict[str, float]) -> None:
     replace_file(run.folder / name, buffer.getvalue())
 
 
-def _widths(run: Run) -> dict[str, str]:
-    """How a file of these weights has to be made to compute what the last epoch did; nothing if that was not deployed.
+def _widths(run: TrainingRun) -> dict[str, str]:
+    """The widths with which a file of these weights computes what the last epoch did; empty if it was not deployed.
 
-    `ovsw-export` takes these as its defaults.
+    `ovsw-export` uses them as defaults.
     """
     if not run.metrics or not run.metrics[-1].get("deployed"):
         return {}
@@ -519,14 +503,14 @@ def _widths(run: Run) -> dict[str, str]:
     return {"weights": config.deployed_weights, "stem": config.deployed_stem or config.deployed_weights}
 
 
-def _input(run: Run) -> dict[str, Any]:
-    """How the network's images are prepared and what its classes are called; `ovsw-export` puts that into the file."""
+def _input(run: TrainingRun) -> dict[str, Any]:
+    """How images are prepared, and the names of the classes; `ovsw-export` writes them to the file."""
     spec = input_of(run.recipe)
     return {"mean": list(spec.mean), "std": list(spec.std), "labels": _known_labels(run.labels)}
 
 
 def _known_labels(names: list[str]) -> str | list[str]:
-    """Names of classes, or that of the built-in list that they are; ImageNet's folders are called by WordNet's ids."""
+    """The names of classes, or the name of the built-in list; ImageNet's folders are named by WordNet ids."""
     if len(names) == 1000 and (names[0], names[-1]) == ("n01440764", "n15075141"):
         return "imagenet"
     return "cifar10" if names == load_labels("cifar10", 10) else names
@@ -536,17 +520,17 @@ def _rng_state(device: torch.device) -> Tensor:
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
-def resume(run: Run) -> None:
-    """Takes a run up where its `last.pth` left it. Recipe and seed must be the same."""
+def resume(run: TrainingRun) -> None:
+    """Continues a run from its `last.pth`. Recipe and seed must be the same."""
     path = run.folder / "last.pth"
     if not path.is_file():
-        return  # killed before the first epoch was over: the fresh run is the same
+        return  # killed in the first epoch: a fresh run is the same
     checkpoint = read_run(path)
     with damaged(path):
-        _take_up(run, path, checkpoint)
+        _restore(run, path, checkpoint)
 
 
-def _take_up(run: Run, path: Path, checkpoint: dict[str, Any]) -> None:
+def _restore(run: TrainingRun, path: Path, checkpoint: dict[str, Any]) -> None:
     saved, now, usual = checkpoint["ovsw"]["recipe"], as_dict(run.recipe), as_dict(Recipe())
     changed = [
         f"{section}.{key} {was!r} -> {value!r}"
@@ -571,11 +555,7 @@ def _take_up(run: Run, path: Path, checkpoint: dict[str, Any]) -> None:
     run.epoch, run.best, run.metrics = checkpoint["epoch"], checkpoint["best_acc1"], checkpoint["ovsw"]["metrics"]
 
 
-def _write_metrics(run: Run) -> None:
+def _write_metrics(run: TrainingRun) -> None:
     if run.world.rank > 0:
         return
-    text = io.StringIO()
-    writer = csv.DictWriter(text, METRICS)
-    writer.writeheader()
-    writer.writerows(run.metrics)
-    replace_file(run.folder / "metrics.csv", text.getvalue().encode())
+    write_csv(run.folder / "metrics.csv", METRICS, ([row.get(name, "") for name in METRICS] for row in run.metrics))

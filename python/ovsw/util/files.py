@@ -1,37 +1,38 @@
-"""Files that are never half written: whatever happens, a name has all of the old content or all of the new.
+"""Atomic writing: whatever happens, a file has all of the old content or all of the new.
 
-What is being written is called `.NAME.<16 hex digits>.part` in the same folder and gets its name by a rename, once it
-is on the disk. Its writer holds a lock on it; the next one for the same name removes those that nobody holds, which are
-what a killed process has left. Where there are no such locks (NFS), they stay.
+Data is written to `.NAME.<16 hex digits>.part` in the same folder, synced, and renamed. The writer holds a lock on the
+part. The next writer of the same name removes parts without a lock, which killed processes have left behind. On file
+systems without locks (NFS) they stay.
 """
 
 from __future__ import annotations
 
+import csv
 import errno
 import fcntl
 import hashlib
+import io
 import os
 import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Union
 
 PathLike = Union[str, "os.PathLike[str]"]
 
-_LONG = 200  # bytes of a name that leave room for what a part's name has more
-_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF)  # a file system or folder that cannot
+_LONG = 200  # bytes of a name; longer ones are hashed, as a part's name is longer
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF)  # errors of file systems that cannot sync
 
 
 def replace_file(path: PathLike, data: bytes) -> None:
-    """Puts `data` at `path` whole or not at all; of two writers the last one wins. Raises OSError, with this path.
+    """Replaces a file atomically; of two writers the last one wins. Raises OSError with this path.
 
-    A file that was there hands on its mode and, as far as the system lets it, its owner; other hard links to it keep
-    the old content. A symbolic link stays, and what it points to is replaced. What is no file, such as a device or a
-    pipe, is written to.
+    The new file keeps the mode and, where the system allows it, the owner of the old one; other hard links keep the old
+    content. A symbolic link stays, and its target is replaced. Devices and pipes are written to directly.
     """
     try:
         old = _status(path)
@@ -41,13 +42,20 @@ def replace_file(path: PathLike, data: bytes) -> None:
             raise IsADirectoryError(errno.EISDIR, "is a folder")
         else:
             _write_into(path, data)
-    except OSError as e:  # some know no name, others that of the part
+    except OSError as e:  # some errors have no name or that of the part
         raise OSError(e.errno, e.strerror, os.fspath(path)) from None
+
+
+def write_csv(path: PathLike, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Replaces a file by a table of comma-separated values."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
+    replace_file(path, text.getvalue().encode())
 
 
 @contextmanager
 def new_folder(path: PathLike) -> Iterator[Path]:
-    """A folder to be filled, which gets its name when that has been done and is gone if it fails."""
+    """A new folder, which gets its name when the block ends and is removed if it fails."""
     target = Path(os.path.realpath(path))
     if _status(target) is not None:
         raise FileExistsError(errno.EEXIST, "exists already", os.fspath(path))
@@ -70,7 +78,7 @@ def new_folder(path: PathLike) -> Iterator[Path]:
 
 @contextmanager
 def made_folder(path: PathLike) -> Iterator[Path]:
-    """A folder, made with those above it where it is missing; what was made is gone afterwards if it is still empty."""
+    """Creates a folder and its parents where they are missing; afterwards removes the new ones that are still empty."""
     folder = Path(path)
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
@@ -80,6 +88,24 @@ def made_folder(path: PathLike) -> Iterator[Path]:
         for one in missing:
             with suppress(OSError):
                 one.rmdir()
+
+
+@contextmanager
+def locked_folder(path: PathLike) -> Iterator[None]:
+    """Keeps a folder to this process; the lock ends with the process, however that ends. Raises ValueError if another
+    process has it.
+    """
+    held = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{path}: another process is writing to this folder") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(held)
 
 
 def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
@@ -105,7 +131,7 @@ def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
 
 
 def _new_part(target: Path, mode: int) -> tuple[Path, int]:
-    """A part and its descriptor, which holds the lock."""
+    """A new part and its descriptor, which holds the lock."""
     while True:
         part = _part(target)
         held = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
@@ -113,7 +139,7 @@ def _new_part(target: Path, mode: int) -> tuple[Path, int]:
         now = _status(part)
         if now is not None and now.st_ino == os.fstat(held).st_ino:
             return part, held
-        os.close(held)  # taken for a dead one before it was locked
+        os.close(held)  # another writer removed it before it was locked
 
 
 def _part(target: Path) -> Path:
@@ -126,7 +152,7 @@ def _stem(target: Path) -> str:
 
 
 def _sweep(target: Path) -> None:
-    """Removes parts of this name that no process holds."""
+    """Removes parts of this name that no process has locked."""
     ours = re.compile(rf"\.{re.escape(_stem(target))}\.[0-9a-f]{{16}}\.part")
     with suppress(OSError), os.scandir(target.parent) as entries:
         for entry in entries:
@@ -167,10 +193,10 @@ def _write_all(held: int, data: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """After this the rename is on the disk too."""
+    """Makes the rename durable."""
     try:
         held = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # one may write into it, but not read it
+    except PermissionError:  # the folder is writable but not readable
         return
     try:
         _sync(held)

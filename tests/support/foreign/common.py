@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +31,13 @@ def lively(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def habit(into: dict[str, Network], shape: tuple[int, ...] = SHAPE) -> Callable[[Callable[[], Forward]], None]:
-    """Registers a function that makes a network, under its name; modules are made lively."""
+Make = TypeVar("Make", bound=Callable[[], Forward])
 
-    def register(make: Callable[[], Forward]) -> None:
-        @functools.wraps(make)
+
+def habit(into: dict[str, Network], shape: tuple[int, ...] = SHAPE) -> Callable[[Make], Make]:
+    """Registers what makes a network, a class or a function, under its name; modules are made lively."""
+
+    def register(make: Make) -> Make:
         def seeded() -> tuple[Forward, tuple[int, ...]]:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(zlib.crc32(make.__name__.encode()))
@@ -45,6 +46,7 @@ def habit(into: dict[str, Network], shape: tuple[int, ...] = SHAPE) -> Callable[
 
         assert make.__name__ not in into
         into[make.__name__] = seeded
+        return make
 
     return register
 

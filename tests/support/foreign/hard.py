@@ -25,24 +25,20 @@ class Late(nn.Module):
         return self.fc(self.then(self.conv(binary(self.norm(self.stem(x))))).flatten(1))
 
 
-@habit(HARD, (1, 3, 8, 8))
-def pixel_shuffle() -> nn.Module:
-    return Late(lambda x: F.pixel_shuffle(x, 2), 1024)
+def late(name: str, then: Forward, features: int) -> None:
+    def make() -> nn.Module:
+        return Late(then, features)
+
+    make.__name__ = name
+    habit(HARD, (1, 3, 8, 8))(make)
 
 
-@habit(HARD, (1, 3, 8, 8))
-def rows_as_columns() -> nn.Module:
-    return Late(lambda x: x.transpose(2, 3)[:, :, :3], 384)
-
-
-@habit(HARD, (1, 3, 8, 8))
-def flipped_and_rolled() -> nn.Module:
-    return Late(lambda x: torch.roll(x.flip(3), 1, 2), 1024)
-
-
-@habit(HARD, (1, 3, 8, 8))
-def largest_over_channels() -> nn.Module:
-    return Late(lambda x: x.amax(1), 64)
+late("pixel_shuffle", lambda x: F.pixel_shuffle(x, 2), 1024)
+late("rows_as_columns", lambda x: x.transpose(2, 3)[:, :, :3], 384)
+late("flipped_and_rolled", lambda x: torch.roll(x.flip(3), 1, 2), 1024)
+late("largest_over_channels", lambda x: x.amax(1), 64)
+late("signs_of_even_sums", torch.sign, 1024)  # often zero, whose sign torch calls 0: three levels, not two
+late("powers_of_the_stream", lambda x: (0.1 * x).pow(3) + torch.exp(-x.abs()), 1024)
 
 
 @habit(HARD, (1, 3, 8, 8))
@@ -50,17 +46,6 @@ def lstm() -> nn.Module:
     """Of one step: products of gates."""
     rnn = nn.LSTM(1024, 8, batch_first=True)
     return Late(lambda x: rnn(x.flatten(1)[:, None])[0][:, 0], 8)
-
-
-@habit(HARD, (1, 3, 8, 8))
-def signs_of_even_sums() -> nn.Module:
-    """An even number of +-1 is often zero, whose sign torch calls 0: three levels, not two."""
-    return Late(torch.sign, 1024)
-
-
-@habit(HARD, (1, 3, 8, 8))
-def powers_of_the_stream() -> nn.Module:
-    return Late(lambda x: (0.1 * x).pow(3) + torch.exp(-x.abs()), 1024)
 
 
 class ChannelsLastLinear(Late):
@@ -107,3 +92,23 @@ class Scaled(nn.Module):
 @habit(HARD)
 def scaled_per_channel() -> nn.Module:
     return Body(Scaled)
+
+
+@habit(HARD)
+def per_image_and_channel_mean() -> nn.Module:
+    return Body(lambda _: lambda x: torch.where(x > F.adaptive_avg_pool2d(x, 1), 1.0, -1.0))
+
+
+@habit(HARD)
+def sign_bit() -> nn.Module:
+    return Body(lambda _: lambda x: 1 - 2 * torch.signbit(x).float())
+
+
+def halves(x: Tensor) -> Tensor:
+    a, b = x.split(x.shape[1] // 2, dim=1)
+    return torch.cat([a.sign(), torch.where(b > 0, 1.0, -1.0)], 1)
+
+
+@habit(HARD)
+def halves_apart() -> nn.Module:
+    return Body(lambda _: halves)

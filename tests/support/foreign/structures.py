@@ -39,60 +39,7 @@ def sequential_only() -> nn.Module:
     )
 
 
-class PoolBySize(nn.Module):
-    """Shapes decide: the shortcut is cut and padded if it must, the pool is as large as the map."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, 1, 1, bias=False)
-        self.layers = nn.ModuleList([conv3(8, 8), conv3(8, 16, 2), conv3(16, 16)])
-        self.norms = nn.ModuleList(nn.BatchNorm2d(c) for c in (8, 16, 16))
-        self.linear = nn.Linear(16, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        for layer, norm in zip(self.layers, self.norms):
-            y = norm(layer(binary(x)))
-            if x.shape != y.shape:
-                missing = y.size(1) - x.size(1)
-                x = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, missing // 2, missing // 2), "constant", 0)
-            y += x
-            x = F.hardtanh(y)
-        out = F.avg_pool2d(x, x.size()[3])
-        return self.linear(out.view(out.size(0), -1))
-
-
-@habit(HABITS)
-def pool_by_size() -> nn.Module:
-    return PoolBySize()
-
-
-class Vgg(nn.Module):
-    """Max-pools before the sign and after it, a reshaped head with a binary layer in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv0, self.bn0 = nn.Conv2d(3, 16, 3, padding=1, bias=True), nn.BatchNorm2d(16)
-        self.conv1, self.bn1 = conv3(16, 16, bias=True), nn.BatchNorm2d(16)
-        self.conv2, self.bn2 = conv3(16, 24, padding=0, bias=True), nn.BatchNorm2d(24)
-        self.fc1, self.bn3 = nn.Linear(24 * 3 * 3, 40, bias=True), nn.BatchNorm1d(40)
-        self.fc2 = nn.Linear(40, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = binary(self.bn0(self.conv0(x)))
-        x = F.max_pool2d(x, 2)
-        x = binary(self.bn1(F.max_pool2d(self.conv1(x), 1)))
-        x = self.bn2(F.max_pool2d(self.conv2(x), 2))
-        x = binary(x.reshape(-1, 24 * 3 * 3))
-        x = self.bn3(F.linear(x, binary(self.fc1.weight), self.fc1.bias))
-        return self.fc2(F.hardtanh(x))
-
-
-@habit(HABITS)
-def pools_before_and_after_the_sign() -> nn.Module:
-    return Vgg()
-
-
+@habit(HABITS, (1, 3, 8, 8))
 class Mlp(nn.Module):
     """Rows of pixels, binary matrices by three spellings, batch norm over vectors."""
 
@@ -110,11 +57,7 @@ class Mlp(nn.Module):
         return F.log_softmax(F.linear(binary(x), self.c.weight.sign()) + self.c.bias, dim=1)
 
 
-@habit(HABITS, (1, 3, 8, 8))
-def mlp_with_log_softmax() -> nn.Module:
-    return Mlp()
-
-
+@habit(HABITS, (1, 3, 10, 10))
 class Dense(nn.Module):
     """Every layer's maps beside all earlier ones; a real 1x1 and a pool between two stages."""
 
@@ -137,11 +80,7 @@ class Dense(nn.Module):
         return self.fc(F.relu(self.last(torch.cat(maps, 1))).mean((-2, -1)))
 
 
-@habit(HABITS, (1, 3, 10, 10))
-def dense_concatenation() -> nn.Module:
-    return Dense()
-
-
+@habit(HABITS)
 class Shuffle(nn.Module):
     """Half of the channels pass by; a shuffle mixes them; grouped, depthwise and pointwise layers."""
 
@@ -171,10 +110,6 @@ class Shuffle(nn.Module):
 
 
 @habit(HABITS)
-def channel_shuffle_and_groups() -> nn.Module:
-    return Shuffle()
-
-
 class Gated(nn.Module):
     """Squeeze-and-excite, once with a sigmoid and once with a hard one; map times map."""
 
@@ -199,10 +134,6 @@ class Gated(nn.Module):
 
 
 @habit(HABITS)
-def squeeze_and_excite() -> nn.Module:
-    return Gated()
-
-
 class Padded(nn.Module):
     """Borders of +1, -1 and 0, put on before the sign and after it."""
 
@@ -223,11 +154,6 @@ class Padded(nn.Module):
         return self.fc(x.mean([2, 3]))
 
 
-@habit(HABITS)
-def borders_of_ones() -> nn.Module:
-    return Padded()
-
-
 class Bias(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -237,6 +163,7 @@ class Bias(nn.Module):
         return x + self.bias.expand_as(x)
 
 
+@habit(HABITS)
 class React(nn.Module):
     """Shifted signs, shifted PReLUs, a reduction whose two halves are the same maps twice."""
 
@@ -259,37 +186,7 @@ class React(nn.Module):
         return self.fc(nn.AdaptiveAvgPool2d(1)(x).view(x.size(0), -1))
 
 
-@habit(HABITS)
-def shifted_signs_and_prelus() -> nn.Module:
-    return React()
-
-
-class Maxout(nn.Module):
-    """Two learned slopes, spelled in two ways; a stream without any clamp."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 16, 3, padding=1)
-        self.conv1, self.bn1 = conv3(16, 16), nn.BatchNorm2d(16)
-        self.conv2, self.bn2 = conv3(16, 16), nn.BatchNorm2d(16)
-        self.up = nn.Parameter(torch.ones(1, 16, 1, 1))
-        self.down = nn.Parameter(torch.full((1, 16, 1, 1), 0.25))
-        self.fc = nn.Linear(16, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.leaky_relu(self.stem(x), 0.1)
-        y = self.bn1(self.conv1(binary(x)))
-        x = F.relu(y) * self.up - F.relu(-y) * self.down + x
-        y = self.bn2(self.conv2(binary(x)))
-        x = torch.max(y * 0.8, y * 0.2) + torch.maximum(x, x.mul(0.5))
-        return self.fc(x.mean(3).mean(2))
-
-
-@habit(HABITS)
-def maxout_and_leaky_slopes() -> nn.Module:
-    return Maxout()
-
-
+@habit(HABITS, (1, 3, 12, 12))
 class Decoder(nn.Module):
     """Down and up again by both kinds of upsampling, with a skip; the result is a map."""
 
@@ -308,11 +205,7 @@ class Decoder(nn.Module):
         return F.interpolate(self.out(y), size=(24, 24), mode="bilinear", align_corners=False)
 
 
-@habit(HABITS, (1, 3, 12, 12))
-def decoder_with_a_map_as_output() -> nn.Module:
-    return Decoder()
-
-
+@habit(HABITS)
 class TwoHeads(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -323,78 +216,3 @@ class TwoHeads(nn.Module):
         x = self.stem(x)
         x = F.hardtanh(self.bn(self.body(binary(x))) + x, -2, 2)
         return torch.softmax(self.classes(x.mean([2, 3])), dim=-1), self.boxes(x)
-
-
-@habit(HABITS)
-def two_outputs() -> nn.Module:
-    return TwoHeads()
-
-
-class OddPools(nn.Module):
-    """Pools that round up, overlap, pad, divide by what is inside; adaptive ones to more than a pixel."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.a, self.b = nn.MaxPool2d(3, 2, ceil_mode=True), nn.AvgPool2d(3, 2, 1, count_include_pad=False)
-        self.c, self.d = nn.AvgPool2d(3, 2, padding=1, ceil_mode=True), nn.MaxPool2d(3, 1, 1, dilation=1)
-        self.conv1, self.bn1 = conv3(8, 16), nn.BatchNorm2d(16)
-        self.conv2, self.bn2 = conv3(16, 16), nn.BatchNorm2d(16)
-        self.fc = nn.Linear(16 * 4, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.a(self.stem(x))
-        x = self.c(self.bn1(self.conv1(binary(x))))
-        x = self.bn2(self.conv2(binary(self.d(x)))) + self.b(F.interpolate(x, scale_factor=2))[:, :, : x.shape[2]]
-        return self.fc(F.adaptive_avg_pool2d(x[..., :4, :4], 2).flatten(1))
-
-
-@habit(HABITS, (1, 3, 17, 17))
-def odd_pools() -> nn.Module:
-    return OddPools()
-
-
-class ByHand(nn.Module):
-    """Batch norm by arithmetic, subtraction, division, negation; nothing of torch.nn but parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w0, self.w1 = nn.Parameter(torch.randn(12, 3, 3, 3)), nn.Parameter(torch.randn(12, 12, 3, 3))
-        self.gamma, self.beta = nn.Parameter(torch.rand(12) + 0.5), nn.Parameter(torch.randn(12))
-        self.register_buffer("mean", torch.randn(12))
-        self.register_buffer("var", torch.rand(12) + 0.5)
-        self.w2 = nn.Parameter(torch.randn(12, 5))
-
-    def norm(self, x: Tensor) -> Tensor:
-        mean, var, gamma, beta = (v[None, :, None, None] for v in (self.mean, self.var, self.gamma, self.beta))
-        return (x - mean) / torch.sqrt(var + 1e-5) * gamma + beta
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(torch.conv2d(x, self.w0, padding=1))
-        y = self.norm(torch.conv2d(binary(x), binary(self.w1), padding=1) / 4)
-        x = 1.5 - (y - x.neg()) / 2
-        return x.sum((2, 3)).div(x.shape[2] * x.shape[3]) @ self.w2
-
-
-@habit(HABITS)
-def batch_norm_by_hand() -> nn.Module:
-    return ByHand()
-
-
-class MagnitudeMap(nn.Module):
-    """The scale of each window is the mean magnitude of its inputs: a map of one channel times all of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.bn = nn.Conv2d(3, 12, 3, padding=1), nn.BatchNorm2d(12)
-        self.conv, self.fc = conv3(12, 16, 2), nn.Linear(16, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.bn(self.stem(x))
-        magnitude = F.avg_pool2d(x.abs().mean(1, keepdim=True), 3, stride=2, padding=1)
-        return self.fc((self.conv(x.sign()) * magnitude).mean((2, 3)))
-
-
-@habit(HABITS)
-def magnitude_map() -> nn.Module:
-    return MagnitudeMap()

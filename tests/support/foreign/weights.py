@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -81,31 +80,6 @@ class ShadowOnParameter(nn.Conv2d):
         return F.conv2d(x, self.weight, None, self.stride, self.padding, self.dilation, self.groups)
 
 
-class Swapped(nn.Conv2d):
-    """Signed weights are put in place for the call and taken out again."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        kept = self.weight.data
-        self.weight.data = torch.where(kept > 0, 1.0, -1.0)
-        y = super().forward(x)
-        self.weight.data = kept
-        return y
-
-
-spelled(Swapped)
-
-
-@spelled
-class NumberFromWeights(nn.Conv2d):
-    """The scale as a Python number, with a decision on it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        scale = self.weight.abs().mean().item()
-        if scale < 1e-6:
-            return torch.zeros_like(x)
-        return F.conv2d(x, self.weight.sign(), None, self.stride, self.padding) * scale
-
-
 @spelled
 class FlatParameter(nn.Module):
     """Weights as a column of numbers that is given its shape in `forward`; a learned scale of (C, 1, 1)."""
@@ -119,20 +93,6 @@ class FlatParameter(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         w = self.weights.view(self.shape)
         return self.alpha * F.conv2d(x, w.sign(), stride=self.stride, padding=self.padding)
-
-
-@spelled
-class ScalesOfThreeAxes(nn.Conv2d):
-    """A learned scale per channel and one number, the latter negative."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.per_channel = nn.Parameter(torch.full((1, self.out_channels, 1, 1), 0.3))
-        self.overall = nn.Parameter(torch.tensor(-0.8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.conv2d(x, torch.sign(self.weight), None, self.stride, self.padding)
-        return y.mul(self.per_channel).mul(self.overall)
 
 
 @spelled
@@ -186,16 +146,6 @@ class PackedBits(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         bits = torch.bitwise_and(self.packed >> torch.arange(8, dtype=torch.uint8), 1)
         return F.conv2d(x, bits.view(self.shape).float() * 2 - 1, None, self.stride, self.padding)
-
-
-@spelled
-class ByProperty(nn.Conv2d):
-    @property
-    def signs(self) -> Tensor:
-        return torch.where(self.weight >= self.weight.median(), 1.0, -1.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._conv_forward(x, self.signs, None)
 
 
 @spelled
@@ -291,18 +241,6 @@ def numpy_constants() -> Forward:
     return forward
 
 
-def _partial(x: Tensor, stem: Tensor, weight: Tensor, head: Tensor) -> Tensor:
-    x = torch.relu(F.conv2d(x, stem, padding=1)) - 0.3
-    x = F.conv2d(torch.where(x > 0, 1.0, -1.0), weight, padding=1)
-    return F.linear(F.relu6(x / 4).mean((2, 3)), head)
-
-
-@habit(HABITS)
-def partial_of_a_function() -> Forward:
-    weight = torch.randn(16, 8, 3, 3).sign()
-    return functools.partial(_partial, stem=torch.randn(8, 3, 3, 3), weight=weight, head=torch.randn(4, 16))
-
-
 @habit(HABITS)
 def shared_weights() -> nn.Module:
     """One layer three times, and its weights in a second layer."""
@@ -330,16 +268,6 @@ def shared_weights() -> nn.Module:
 @habit(HABITS)
 def double_precision() -> nn.Module:
     return Body(lambda _: torch.sign, MeanMagnitude).double()
-
-
-@habit(HABITS)
-def channels_last() -> nn.Module:
-    return Body(lambda _: torch.sign, MeanMagnitude).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-
-
-@habit(HABITS)
-def data_parallel() -> nn.Module:
-    return nn.DataParallel(Body(lambda _: torch.sign, SignConv))
 
 
 @habit(HABITS)

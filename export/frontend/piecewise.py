@@ -1,8 +1,8 @@
-"""Piecewise linear functions of one number, with jumps: what sign, clamp, masks and their like make of a value.
+"""Piecewise linear functions of one number, with jumps: the results of sign, clamp, masks and the like.
 
-Binarisation has no one spelling, so it is not looked for as a pattern. Whatever is computed from one map by additions,
-products, comparisons, choices, clamps and rounding is followed as a function of that map; if it has two levels in the
-end, it is a sign. All arithmetic is per channel and exact up to float64.
+Binarisation can be written in many ways, so the exporter does not search for patterns. It follows every value that is
+computed from one map by additions, products, comparisons, choices, clamps and rounding as a function of that map. If
+the function has two levels in the end, it is a sign. All arithmetic is per channel and in float64.
 """
 
 from __future__ import annotations

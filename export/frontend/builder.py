@@ -1,7 +1,7 @@
-"""From a recording to a graph: each operation becomes nodes of `ir`, or an `Unsupported` one that says where it is.
+"""From a recording to a graph: each operation becomes nodes of `ir`, or an `Unsupported` node that says where it is.
 
-Here is the frame of it, and piecewise linear functions. `elementwise`, `windows` and `pools` have the operations, by
-their names in ATen; `arrange` has whatever only moves elements.
+This module has the driver and the piecewise linear functions. `elementwise`, `windows` and `pools` have the operations,
+by their names in ATen; `arrange` has those that only move elements.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend.arrange import arranged
 from ovsw.export.frontend.functions import Functions, Step, limits_of
-from ovsw.export.frontend.lattice import Piecewise
+from ovsw.export.frontend.piecewise import Piecewise
 from ovsw.export.frontend.recorder import Recording
 from ovsw.export.frontend.values import (
     Arranged,
@@ -35,12 +35,12 @@ _OF_IMAGES = names(
     """convolution _convolution max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d
     native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm"""
 )
-Handler = Callable[["Lowering", Call], ir.Node]
+Handler = Callable[["GraphBuilder", Call], ir.Node]
 HANDLERS: dict[str, Handler] = {}
 
 
 class RefusedError(Exception):
-    """An operation cannot be expressed; the message says why, and what can."""
+    """An operation cannot be exported; the message says why, and what to use instead."""
 
 
 def handles(*ops: str) -> Callable[[Handler], Handler]:
@@ -51,7 +51,7 @@ def handles(*ops: str) -> Callable[[Handler], Handler]:
     return register
 
 
-class Lowering:
+class GraphBuilder:
     def __init__(self, recording: Recording) -> None:
         self.functions = Functions(recording)
         self.nodes: dict[Value, ir.Node] = {}
@@ -68,14 +68,14 @@ class Lowering:
         name, shape = value.where.name, frame(value.shape)
         try:
             if isinstance(value, Arranged):
-                made = arranged(name, value, self.node)
-                if isinstance(made, str):
-                    raise RefusedError(made)
-                return made
-            made = self._call(value)
-            if made.shape != shape:
+                node = arranged(name, value, self.node)
+                if isinstance(node, str):
+                    raise RefusedError(node)
+                return node
+            node = self._call(value)
+            if node.shape != shape:
                 raise RefusedError(f"its result {tuple(value.shape)} is not a map of one image")
-            return made
+            return node
         except RefusedError as e:
             sources = value.sources if isinstance(value, Arranged) else _values(value.args)
             inputs = [self.node(v) for v in sources if not (isinstance(v, Call) and v.op == "constant")]
@@ -84,8 +84,8 @@ class Lowering:
     def _call(self, call: Call) -> ir.Node:
         if call.op in _OF_IMAGES and is_value(x := call.args[0]) and len(x.shape) == 4 and x.shape[0] != 1:
             raise ExportError(
-                f"{call.where.name}: it gets {x.shape[0]} images at once ({call.where}). Networks of one image can be "
-                "exported: run the file once for each image, and compare the results outside"
+                f"{call.where.name}: it gets {x.shape[0]} images at once ({call.where}). Only networks of one image "
+                "can be exported: run the file once for each image, and compare the results outside"
             )
         if call.output and call.op not in HANDLERS:
             raise RefusedError(f"the second result of {call.op} is not supported")
@@ -246,27 +246,27 @@ def _is_natural(call: Call) -> bool:
 
 
 _NEAREST = {
-    "gelu": "ReLU, PReLU and hardswish are",
-    "elu": "PReLU is",
-    "celu": "PReLU is",
-    "selu": "PReLU is",
-    "mish": "hardswish is",
-    "softplus": "ReLU is",
-    "native_layer_norm": "batch norm is",
-    "native_group_norm": "batch norm is",
-    "bmm": "products with constant matrices are",
-    "mm": "products with constant matrices are",
+    "gelu": "use ReLU, PReLU or hardswish",
+    "elu": "use PReLU",
+    "celu": "use PReLU",
+    "selu": "use PReLU",
+    "mish": "use hardswish",
+    "softplus": "use ReLU",
+    "native_layer_norm": "use batch norm",
+    "native_group_norm": "use batch norm",
+    "bmm": "only products with constant matrices are",
+    "mm": "only products with constant matrices are",
     "argmax": "return the logits and take the largest outside",
     "topk": "return the logits and sort them outside",
     "sort": "return the logits and sort them outside",
-    "index_put": "x[mask] = number and torch.where are",
-    "std": "a division by it right before a sign is",
-    "var": "a division by it right before a sign is",
-    "sqrt": "it is right before a sign",
-    "exp": "softmax and sigmoid are",
-    "_upsample_bicubic2d_aa": "bilinear upsampling is",
-    "upsample_bicubic2d": "bilinear upsampling is",
-    "_upsample_bilinear2d_aa": "bilinear upsampling without antialias is",
+    "index_put": "use x[mask] = number or torch.where",
+    "std": "only a division by it right before a sign is",
+    "var": "only a division by it right before a sign is",
+    "sqrt": "only right before a sign it is",
+    "exp": "use softmax or sigmoid",
+    "_upsample_bicubic2d_aa": "use bilinear upsampling",
+    "upsample_bicubic2d": "use bilinear upsampling",
+    "_upsample_bilinear2d_aa": "use bilinear upsampling without antialias",
 }
 
 
@@ -284,12 +284,12 @@ def constant_of(call: Call, x: Any, verb: str) -> np.ndarray:
     return number
 
 
-def largest(low: Lowering, name: str, nodes: list[ir.Node], smallest: bool = False) -> ir.Node:
+def largest(builder: GraphBuilder, name: str, nodes: list[ir.Node], smallest: bool = False) -> ir.Node:
     """The largest of several maps: max(x, y) = y + relu(x - y)."""
     result = nodes[0]
     limits = (-np.inf, 0.0) if smallest else (0.0, np.inf)
     for node in nodes[1:]:
-        less = low.affine(f"{name}.less", node, -1.0, 0.0)
+        less = builder.affine(f"{name}.less", node, -1.0, 0.0)
         difference = ir.Add(f"{name}.difference", [result, less], node.shape)
         result = ir.Add(name, [node, ir.Act(f"{name}.over", [difference], node.shape, "clamp", *limits)], node.shape)
     return result

@@ -1,4 +1,4 @@
-"""Numbers for `quantize`: how real constants become whole ones that lose as little as their bounds allow."""
+"""Integer constants: how real ones become whole numbers that lose as little as their bounds allow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+INT32 = 2**31 - 1
+LIMIT = 32768  # the largest |x| of an i16 that is not clamped
+PEAK = {16: 32767, 8: 127}  # the largest weight of so many bits
+KIND = {16: "i16", 8: "i8"}
 _ALIKE = 0.95  # correlation of neighbouring pixels, and of colours
 
 
@@ -70,8 +74,8 @@ def rounded_together(w: np.ndarray, r: np.ndarray) -> np.ndarray:
     rows = np.clip(w.reshape(len(w), -1), -(2.0**62), 2.0**62)
     errors = np.zeros_like(rows)
     for i in reversed(range(len(r))):
-        wanted = errors[:, i + 1 :] @ r[i, i + 1 :] / -r[i, i]
-        errors[:, i] = np.rint(rows[:, i] + wanted) - rows[:, i]
+        correction = errors[:, i + 1 :] @ r[i, i + 1 :] / -r[i, i]
+        errors[:, i] = np.rint(rows[:, i] + correction) - rows[:, i]
     return rounded(rows + errors).reshape(w.shape)
 
 
@@ -100,3 +104,15 @@ class Line:
 
 def shifted(sums: np.ndarray, s: np.ndarray) -> np.ndarray:
     return -(-sums >> s)
+
+
+def integers(
+    offset: np.ndarray, shift: np.ndarray, **others: tuple[str, np.ndarray]
+) -> dict[str, tuple[str, np.ndarray]]:
+    """The tensors of an op, in the order in which they are stored."""
+    return {**others, "offset": ("i32", offset), "shift": ("u8", shift)}
+
+
+def channels_last(weight: np.ndarray) -> np.ndarray:
+    """From (out, in, height, width) to the file's (out, height, width, in)."""
+    return weight.transpose(0, 2, 3, 1)
