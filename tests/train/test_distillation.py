@@ -190,7 +190,7 @@ def test_a_run_with_cached_outputs_resumes_the_same(
     assert main([*cached(tmp_path / "whole", teacher), *shared]) == 0
     (file,) = (tmp_path / "cache").iterdir()
     assert (np.load(file).shape, np.load(file).dtype) == ((96, 6, 10), np.float16)
-    monkeypatch.setattr(views, "_make", None)
+    monkeypatch.setattr(views, "_write_outputs", None)
     monkeypatch.setattr(FloatCifarResNet20, "forward", None)  # no longer needed
     real = trainer._save
     with monkeypatch.context() as patch:
@@ -227,21 +227,30 @@ def test_a_cache_that_was_killed_goes_on(tmp_path: Path, teacher: Path, monkeypa
 
 
 def test_another_process_is_waited_for(tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one process has the lock, a second one waits; then it finds the file complete."""
+    """While one process has the part, a second one waits; then it finds the file complete."""
     started(tmp_path, teacher)
     (file,) = tmp_path.glob("teacher-*.npy")
-    away = file.replace(tmp_path / "away.npy")
+    part = file.replace(file.with_name(f"{file.name}.part"))
     flock, waits = fcntl.flock, Event()
-    held = os.open(tmp_path, os.O_RDONLY)
+    held = os.open(part, os.O_RDONLY)
     flock(held, fcntl.LOCK_EX)
     monkeypatch.setattr(views.fcntl, "flock", lambda *arguments: (waits.set(), flock(*arguments)))
-    monkeypatch.setattr(views, "_make", None)
+    monkeypatch.setattr(views, "_write_outputs", None)
     with ThreadPoolExecutor(1) as pool:
         second = pool.submit(started, tmp_path, teacher)
         assert waits.wait(HANGS)
-        away.replace(file)
+        part.replace(file)
         os.close(held)
         assert second.result()[0].views is not None
+
+
+def test_a_run_does_not_wait_for_its_own_lock(tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ovsw-train locks the folder of its run and then computes the teacher's outputs in that folder."""
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lambda file, how: flock(file, how | fcntl.LOCK_NB))  # fails instead of waiting
+    assert main(cached(tmp_path / "run", teacher)) == 0
+    (file,) = (tmp_path / "run").glob("teacher-*")
+    assert np.load(file).shape == (96, 6, 10)
 
 
 def test_a_damaged_cache_is_named(tmp_path: Path, teacher: Path) -> None:

@@ -3,7 +3,7 @@
 A view is one of the 81 crops that "cifar" augmentation can take, mirrored or not. An image's views come from a fixed
 seed, so runs with other seeds share one file. The file is an .npy array of float16, (images, views, classes). It is
 written as `NAME.part`, image by image from the start, and renamed when it is complete: the length of a part says how
-much of it is done. A lock on its folder keeps other processes away meanwhile; they wait and then read the file.
+much of it is done. A lock on the part keeps other processes away meanwhile; they wait and then read the file.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import fcntl
 import hashlib
 import io
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -79,17 +78,24 @@ def open_views(
     crops = choose_crops(len(images), shape[0])
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        with Progress("ovsw-train") as progress, _locked(folder, progress):
-            if not path.is_file():
-                _make(path, teacher, images, crops, shape[1], spec, None if quiet else progress)
+        part = path.with_name(f"{path.name}.part")
+        with Progress("ovsw-train") as progress, part.open("ab") as file:
+            progress.step("waiting for another process that computes the teacher's outputs")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            progress.clear()
+            if path.is_file():  # the other process has renamed this part, or it was opened a moment later
+                part.unlink(missing_ok=True)
+            else:
+                _write_outputs(file, teacher, images, crops, shape[1], spec, None if quiet else progress)
+                part.replace(path)
     try:
         return Views(crops, np.load(path, mmap_mode="r"))
     except (ValueError, EOFError) as e:
         raise ValueError(f"{path}: damaged ({e}); delete it") from None
 
 
-def _make(
-    path: Path,
+def _write_outputs(
+    file: BinaryIO,
     teacher: nn.Module,
     images: Tensor,
     crops: Tensor,
@@ -97,7 +103,7 @@ def _make(
     spec: InputSpec,
     progress: Progress | None,
 ) -> None:
-    """Writes the file, or the rest of it. A kill costs the batch under way."""
+    """Writes the array, or the rest of it. A kill costs the batch under way."""
     count, views = crops.shape
     header = io.BytesIO()
     content = {"descr": "<f2", "fortran_order": False, "shape": (count, views, classes)}
@@ -105,11 +111,10 @@ def _make(
     head, per_image, batch = header.getvalue(), 2 * views * classes, max(1, _BATCH // views)
     forward, dtype = _fast(teacher)
     device = next(teacher.parameters()).device
-    part = path.with_name(f"{path.name}.part")
-    with part.open("ab") as file, torch.no_grad():
-        done = max(0, file.tell() - len(head)) // per_image // batch * batch
-        file.truncate(len(head) + done * per_image if done else 0)
-        file.write(b"" if done else head)
+    done = max(0, file.seek(0, os.SEEK_END) - len(head)) // per_image // batch * batch
+    file.truncate(len(head) + done * per_image if done else 0)
+    file.write(b"" if done else head)
+    with torch.no_grad():
         for indices in torch.split(torch.arange(done, count), batch):
             repeated, numbers = indices.repeat_interleave(views), torch.arange(views).repeat(len(indices))
             x = _take(images[repeated], crops[repeated, numbers], numbers)
@@ -118,8 +123,7 @@ def _make(
             file.flush()
             if progress is not None:
                 progress("the teacher's outputs, images", int(indices[-1]) + 1, count)
-        os.fsync(file.fileno())
-    part.replace(path)
+    os.fsync(file.fileno())
 
 
 def _fast(teacher: nn.Module) -> tuple[nn.Module, torch.dtype]:
@@ -132,16 +136,3 @@ def _fast(teacher: nn.Module) -> tuple[nn.Module, torch.dtype]:
         return teacher, torch.float32
     fast = copy.deepcopy(teacher).to(torch.bfloat16, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return fast, torch.bfloat16
-
-
-@contextmanager
-def _locked(folder: Path, progress: Progress) -> Iterator[None]:
-    """Waits until no other process makes a file in this folder."""
-    held = os.open(folder, os.O_RDONLY)
-    try:
-        progress.step("waiting for another process that computes the teacher's outputs")
-        fcntl.flock(held, fcntl.LOCK_EX)
-        progress.clear()
-        yield
-    finally:
-        os.close(held)
