@@ -21,6 +21,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's own threads end at a fork and would be counted as missing
+
 import numpy as np
 
 from ovsw import Engine, zoo
@@ -194,33 +196,35 @@ def soak_for(inferences: int, loads: int, cycles: int, grown_kb: int) -> Soak:
     per_round = len(networks()) * (2 * 2 * WORKERS + 2 * WORKERS) * 2
     rounds = max(1, -(-inferences // (cycles * per_round)))
     loads_each = -(-loads // (cycles * len(networks())))
+    threads = Left.now().threads
     cycle(Soak(), rounds, loads_each)
+    wait_for_threads(threads)
     before = Left.now()
     soak = Soak()
     grown = []
     for _ in range(cycles):
         cycle(soak, rounds, loads_each)
-        settled(before)
+        wait_for_threads(threads)
         grown.append(Left.now().memory - before.memory)
     after = Left.now()
     print("memory after each cycle, over that after warming up: " + " ".join(f"{kb:+}" for kb in grown) + " kB")
-    print(f"threads {before.threads} -> {after.threads}, file descriptors {before.files} -> {after.files}")
+    print(f"threads {threads} -> {after.threads}, file descriptors {before.files} -> {after.files}")
     if soak.wrong:
         soak.findings.append(f"{soak.wrong} calls gave another result")
     if after.memory - before.memory > grown_kb:
         soak.findings.append(f"memory grew from {before.memory} to {after.memory} kB, allowed are {grown_kb} more")
-    for what in ("threads", "files"):
-        if getattr(after, what) != getattr(before, what):
-            soak.findings.append(f"{what}: {getattr(before, what)} before, {getattr(after, what)} after")
+    for what, first in (("threads", threads), ("files", before.files)):
+        if (last := getattr(after, what)) != first:
+            soak.findings.append(f"{what}: {first} before, {last} after")
     if children := multiprocessing.active_children():
         soak.findings.append(f"{len(children)} child processes are left")
     return soak
 
 
-def settled(before: Left) -> None:
-    """Threads that were joined are in the system's list for a moment longer."""
+def wait_for_threads(count: int) -> None:
+    """Until no more than these are left: threads that were joined are in the system's list for a moment longer."""
     deadline = time.monotonic() + HANG
-    while Left.now().threads > before.threads and time.monotonic() < deadline:
+    while Left.now().threads > count and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
