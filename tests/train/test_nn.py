@@ -99,9 +99,8 @@ def test_registry() -> None:
 @pytest.mark.parametrize("arch", ALL)
 def test_forward_shapes(arch: str) -> None:
     size = 32 if network(arch).dataset == "cifar" else 64
-    model = create(arch, 7).eval()
-    with torch.no_grad():
-        assert model(torch.randn(2, 3, size, size)).shape == (2, 7)
+    with torch.no_grad(), torch.device("meta"):  # shapes alone, without numbers
+        assert create(arch, 7).eval()(torch.randn(2, 3, size, size)).shape == (2, 7)
 
 
 def test_forward_of_another_size() -> None:
