@@ -24,8 +24,6 @@ import pytest
 from mutation.trees import environment
 
 PRELOADED = ["numpy", "torch", "torch.export", "torch.onnx", "onnx", "onnxscript", "PIL.Image", "matplotlib.pyplot"]
-PRELOADED += ["hypothesis.strategies", "hypothesis.extra.numpy"]
-
 
 PATIENCE = 300  # seconds in which no process of a test run wants the CPU
 SLACK = 30  # CPU seconds beyond twice the estimate that only what hangs needs
