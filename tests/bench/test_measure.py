@@ -89,19 +89,6 @@ def test_ctrl_c_leaves_what_was_timed() -> None:
     assert a.over(b).median == 1.0  # of the rounds that both have
 
 
-def test_spreads() -> None:
-    found = measure.spread(np.arange(1.0, 12.0))
-    assert found == measure.Spread(p10=2.0, median=6.0, p90=10.0)
-    assert found.range() == "2.00 .. 10.00"
-    first, second = (measure.Latency.of(ms) for ms in ([2.0, 6.0, 8.0], [1.0, 2.0, 2.0]))
-    assert first.over(second).median == 3.0
-    low, high, wide = (measure.Spread(median=b, p10=a, p90=b) for a, b in ((1, 2), (2.1, 3), (1.9, 9)))
-    assert low.apart(high)
-    assert high.apart(low)
-    assert not low.apart(wide)
-    assert not high.apart(wide)
-
-
 def test_memory(tmp_path: Path) -> None:
     """The peak of the process itself, even if a large one has started it."""
     held = np.ones(400_000_000, np.uint8)

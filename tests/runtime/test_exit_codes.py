@@ -125,7 +125,7 @@ TORCH = [
     ("train", f"{SMALL} --set train.seeds=[] -o out", 2, "train.seeds is empty"),
     ("train", f"{SMALL} --set train.lr=nan -o out", 2, "train.lr is nan, expected 0 or more"),
     ("train", f"{SMALL} --set network.num_classes=0 -o out", 2, "network.num_classes is 0, expected at least 1"),
-    ("train", f"{SMALL} --set train.optimizer=bop -o out", 1, "bop"),
+    ("train", f"{SMALL} --set train.optimizer=bop -o out", 1, "'bop'; known are sgd, adam, lars"),
     ("train", f"{SMALL} --amp -o out", 2, "--amp needs a GPU"),
     ("repro", "table3 --amp", 2, "--amp needs a GPU"),
     ("flips", "folder", 1, "initial.pth: no such file"),

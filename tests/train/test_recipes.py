@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from ovsw.nn import create
-from ovsw.train.optim import LARS, learning_rate, make_optimizer
+from ovsw.train.optim import learning_rate
 from ovsw.train.recipe import TrainConfig, load_recipe, recipes, set_values
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -90,32 +89,3 @@ def test_learning_rate() -> None:
     assert rates[:6] == pytest.approx([0.02, 0.04, 0.06, 0.08, 0.1, 0.10001])
     assert rates[-1] == pytest.approx(1.07e-5, rel=0.01)
     assert all(a > b for a, b in zip(rates[5:], rates[6:]))
-
-
-def test_parameter_groups() -> None:
-    model = create("cResNet20_1w1a", learned_scale=True)
-    for dims, vectors in ((1, 5e-4), (2, 0.0)):
-        groups = make_optimizer(model, TrainConfig(decay_dims=dims)).param_groups
-        assert [g["weight_decay"] for g in groups] == [vectors, 5e-4]
-        assert all(p.ndim == 1 for p in groups[0]["params"])
-        assert sum(len(g["params"]) for g in groups) == len(list(model.parameters()))
-    with pytest.raises(ValueError, match="known are sgd, adam, lars"):
-        make_optimizer(model, TrainConfig(optimizer="bop"))
-
-
-def test_lars_by_hand() -> None:
-    torch.manual_seed(0)
-    weight = nn.Parameter(torch.randn(3, 4))
-    bias = nn.Parameter(torch.zeros(3))
-    lars = LARS([weight, bias], lr=0.1, momentum=0.9, weight_decay=0.01, eta=0.02)
-    w, b = weight.detach().numpy().copy(), bias.detach().numpy().copy()
-    velocity = [np.zeros_like(w), np.zeros_like(b)]
-    for _ in range(3):
-        weight.grad, bias.grad = torch.randn(3, 4), torch.randn(3)
-        g, h = weight.grad.numpy(), bias.grad.numpy()
-        scale = 0.02 * np.linalg.norm(w) / (np.linalg.norm(g) + 0.01 * np.linalg.norm(w))
-        velocity = [0.9 * velocity[0] + g + 0.01 * w, 0.9 * velocity[1] + h + 0.01 * b]
-        w, b = w - 0.1 * scale * velocity[0], b - 0.1 * velocity[1]
-        lars.step()
-        np.testing.assert_allclose(weight.detach().numpy(), w, rtol=1e-5)
-        np.testing.assert_allclose(bias.detach().numpy(), b, rtol=1e-5)
