@@ -23,13 +23,14 @@ from ovsw.export.ops.linear import Flatten, Linear
 from ovsw.export.ops.mul import Mul
 from ovsw.export.ops.node import Input, Node, Shape, Unsupported, Window
 from ovsw.export.ops.pool import AvgPool, MaxPool
+from ovsw.export.ops.round import Round
 from ovsw.export.ops.softmax import Softmax
 from ovsw.export.ops.to_float import ToFloat
 
 __all__ = [
     "Act", "Add", "Affine", "AvgPool", "Bilinear", "BinaryConv", "ChannelPad", "Concat", "Conv", "Dot", "Flatten",
-    "Gather", "Graph", "Input", "Linear", "MaxPool", "Mul", "Node", "Norm", "Shape", "Sign", "Softmax", "ToFloat",
-    "Unsupported", "Users", "Window", "is_compared", "reachable", "rewrite",
+    "Gather", "Graph", "Input", "Linear", "MaxPool", "Mul", "Node", "Norm", "Round", "Shape", "Sign", "Softmax",
+    "ToFloat", "Unsupported", "Users", "Window", "is_compared", "reachable", "rewrite",
 ]  # fmt: skip
 NODES = tuple(kind for kind in list(vars().values()) if isinstance(kind, type) and issubclass(kind, Node))
 Users = dict[Node, list[Node]]

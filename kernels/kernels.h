@@ -63,8 +63,9 @@ enum class Core {
   kSoftmax,
   kLogSoftmax,
   kToFloat,
+  kRound,
 };
-constexpr int kCoreCount = 17;
+constexpr int kCoreCount = 18;
 
 // The per-channel constants of an op. kWindow is the second row of the scale, kPositive that of the slope.
 enum Constant { kScale, kOffset, kSlope, kShift, kThreshold, kWindow, kPositive };

@@ -36,6 +36,7 @@ class OpBuilder {
     op_.name = r_.name;
     op_.input = r_.input;
     require(integer_ || !traits_->is(kIntegersOnly), traits_->name, " is for integer numerics only");
+    require(!integer_ || !traits_->is(kFloatOnly), traits_->name, " is for float numerics only");
     const Value& in = read(r_.input, "input", input_kind());
     op_.on_pixels = in.kind == Element::kU8;
     set_shape(in);

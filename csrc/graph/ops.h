@@ -25,6 +25,7 @@ enum class OpKind : std::uint16_t {
   kSoftmax = 12,
   kLogSoftmax = 13,
   kToFloat = 14,
+  kRound = 15,
 };
 
 // How far a window may reach outside the map: by half of its taps, or by all but one pixel.
@@ -48,6 +49,7 @@ enum OpFlags : unsigned {
   kWide = 1 << 13,          // may write an i32, if it does not read u8
   kLogits = 1 << 14,        // writes f32 and has no residual, activation or bits
   kIntegersOnly = 1 << 15,  // does not exist in float
+  kFloatOnly = 1 << 16,     // does not exist in integers
 };
 
 struct OpTraits {
@@ -80,6 +82,7 @@ constexpr OpTraits kOps[] = {
     {OpKind::kSoftmax, "softmax", Core::kSoftmax, kNoEpilogue, 0, {}, {}, 0},
     {OpKind::kLogSoftmax, "log_softmax", Core::kLogSoftmax, kNoEpilogue, 0, {}, {}, 0},
     {OpKind::kToFloat, "to_float", Core::kToFloat, kLogits | kIntegersOnly, 0, {}, Dtype::kF64, 0},
+    {OpKind::kRound, "round", Core::kRound, kFloatOnly, 0, {}, {}, 0},
 };
 
 // Null for an unknown code.

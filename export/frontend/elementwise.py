@@ -105,6 +105,15 @@ def _prelu(builder: GraphBuilder, call: Call) -> ir.Node:
     return ir.Act(call.where.name, [x], x.shape, "prelu", slope=np.broadcast_to(slope, x.shape[:1]).copy())
 
 
+@handles("round")
+def _round(builder: GraphBuilder, call: Call) -> ir.Node:
+    decimals = call.kwargs.get("decimals", 0)
+    name, x = call.where.name, builder.node(call.args[0])
+    scaled = builder.affine(f"{name}.scaled", x, 10.0**decimals, 0.0) if decimals else x
+    whole = ir.Round(name, [scaled], x.shape)
+    return builder.affine(name, whole, 10.0**-decimals, 0.0) if decimals else whole
+
+
 @handles("sigmoid")
 def _sigmoid(builder: GraphBuilder, call: Call) -> ir.Node:
     x = builder.node(call.args[0])

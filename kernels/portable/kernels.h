@@ -92,6 +92,11 @@ struct LogSoftmax : Weightless {
   OVSW_RUN;
 };
 
+// In float only.
+struct Round : Weightless {
+  OVSW_RUN;
+};
+
 // In integers only.
 struct ToFloat : Weightless {
   OVSW_RUN;

@@ -271,6 +271,17 @@ void Eltwise<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t en
   }
 }
 
+void Round::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+  const Epilogue<Numerics::kFloat> epilogue(args);
+  const int channels = args.shape.out_c;
+  const float* in = static_cast<const float*>(args.in.data) + begin * channels;
+  auto* whole = static_cast<float*>(scratch);
+  for (std::int64_t pixel = begin; pixel < end; ++pixel, in += channels) {
+    for (int c = 0; c < channels; ++c) whole[c] = __builtin_rintf(in[c]);  // halves to even
+    finish<Numerics::kFloat>(epilogue, whole, pixel, channels);
+  }
+}
+
 template struct Maxpool<Numerics::kFloat>;
 template struct Maxpool<Numerics::kInteger>;
 template struct ChannelPad<Numerics::kFloat>;

@@ -39,6 +39,7 @@ constexpr void set_portable(KernelTable& table) {
   rows[int(Core::kSoftmax)] = kernel<shared::Softmax>();
   rows[int(Core::kLogSoftmax)] = kernel<shared::LogSoftmax>();
   rows[int(Core::kToFloat)] = kernel<shared::ToFloat>();
+  rows[int(Core::kRound)] = kernel<shared::Round>();
 }
 
 constexpr KernelTable portable_table(int priority, bool (*supported)()) {

@@ -135,6 +135,7 @@ class Checker:
 
     def op(self, i: int, op: bnn.Op) -> None:
         self.label = f"op {i} '{op.name}'"
+        self.require(op.kind in CONSTANTS, f"{op.kind} has no place in an integer file")
         self.inputs(op)
         self.window(op)
         shape = self.result(op)

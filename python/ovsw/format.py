@@ -59,6 +59,7 @@ OP_KINDS = {
     "softmax": 12,
     "log_softmax": 13,
     "to_float": 14,
+    "round": 15,
 }
 ACTIVATIONS = {"none": 0, "clamp": 1, "prelu": 2, "step": 3, "sigmoid": 4, "table": 5}
 DTYPES: dict[str, tuple[int, np.dtype[Any]]] = {
@@ -205,6 +206,8 @@ def _ref(index: int | None) -> int:
 
 def lowest_minor(model: Model) -> int:
     """The first minor version that has everything this model uses."""
+    if any(op.kind == "round" for op in model.ops):
+        return 3
     if model.more_outputs or any(_is_new(model, op) for op in model.ops):
         return 2
     names = {model.numerics, *(v.kind for v in model.values), *(t.dtype for t in model.tensors)}

@@ -7,7 +7,7 @@ import struct
 import warnings
 from typing import Any
 
-MAJOR, MINOR = 1, 2  # the newest that ovsw.format writes; a file that needs less says less
+MAJOR, MINOR = 1, 3  # the newest that ovsw.format writes; a file that needs less says less
 KEYS = frozenset({"producer", "arch", "num_classes", "preprocess", "labels", "source", "output"})  # of the metadata
 MAX_DEPTH = 100  # of objects and lists in the metadata
 

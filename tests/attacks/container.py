@@ -29,8 +29,8 @@ def metadata(text: bytes) -> Callable[[], bytes]:
 
 
 def newer(*change: Any) -> Callable[[], bytes]:
-    """In a file of version 1.3."""
-    return fields(("header", 0, "minor", 3), change)
+    """In a file of version 1.4."""
+    return fields(("header", 0, "minor", 4), change)
 
 
 def cut(size: int) -> bytes:
@@ -151,8 +151,8 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
     "flags-4": fields(("op", 1, "flags", 4)),
     "float-shift": fields(("op", 1, "shift", 1)),
     "op-kind-0": fields(("op", 1, "kind", 0)),
-    "op-kind-15": fields(("op", 1, "kind", 15)),
-    "newer-op-kind": newer("op", 1, "kind", 15),
+    "op-kind-16": fields(("op", 1, "kind", 16)),
+    "newer-op-kind": newer("op", 1, "kind", 16),
     "newer-flags": newer("op", 1, "flags", 4),
     "activation-6": fields(("op", 1, "activation", 6)),
     **{f"op-{what}-6": fields(("op", 1, what, 6)) for what in ("input", "residual", "out", "bits")},

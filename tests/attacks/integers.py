@@ -249,6 +249,7 @@ ATTACKS: dict[str, bnn.Model] = {
     "table-256": one("eltwise", {"slope": (np.zeros(256), "i16")}, act="table"),
     "table-conv": one("conv", {**sums(None, 0, 0), "weight": (np.zeros((2, 1, 1, 2)), "i16"), **TABLE_OF}, act="table"),
     "table-gather": one("gather", {"weight": (np.array((0, 1) * 3), "i32"), **TABLE_OF}, act="table"),
+    "round": one("round"),
     "table-bilinear": one("bilinear", {"weight": (np.array((0, 0, 1, 0) * 2), "i32"), **TABLE_OF}, act="table"),
     "sigmoid": one("eltwise", act="sigmoid"),
     "scale-missing": without(binary(1, 0), "scale"),

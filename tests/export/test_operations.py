@@ -228,6 +228,9 @@ CASES: dict[str, Callable[[Tensor], Any]] = {
     "bilinear, corners": lambda x: F.interpolate(x, size=(9, 13), mode="bilinear", align_corners=True),
     "bilinear, size": lambda x: F.interpolate(x, size=(9, 4), mode="bilinear"),
     "bilinear, 1.7": lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"),
+    # rounding
+    "round": lambda x: (4 * x).round().clamp(-3, 5) / 4 + x,
+    "round, decimals": lambda x: x.round(decimals=1) + (x + 0.5).round(),
     # results
     "two results": lambda x: (x.relu(), x.mean((2, 3))),
 }

@@ -2,7 +2,7 @@
 words that say so.
 
 tests/data/compat has files with their outputs, each written and run by the package as it was when its version was new:
-`first` (1.0), `integers` (1.1), `prelu` (the first of 1.2) and `everything` (all of 1.2).
+`first` (1.0), `integers` (1.1), `prelu` (the first of 1.2), `everything` (all of 1.2) and `round` (1.3, float only).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_there_are_files_of_every_version() -> None:
     assert {path.name for path in FOLDER.glob("*.bnn")} == set(FILES)
     kinds = {(bnn.read(FOLDER / name).numerics, about["format"]) for name, about in FILES.items()}
     assert {("float", f"1.{minor}") for minor in range(bnn.MINOR + 1)} <= kinds
-    assert {("integer", f"1.{minor}") for minor in range(1, bnn.MINOR + 1)} <= kinds
+    assert {("integer", f"1.{minor}") for minor in range(1, bnn.MINOR)} <= kinds  # 1.3 adds nothing to integers
 
 
 # --- newer files -----------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_a_newer_minor_version_is_taken_and_says_what_is_passed_over(minor: int,
     path = tmp_path / "new.bnn"
     path.write_bytes(newer(minor))
     words = (
-        rf"new.bnn: format version 1.{minor} is newer than 1.2, but the file uses nothing that is unknown here; "
+        rf"new.bnn: format version 1.{minor} is newer than 1.3, but the file uses nothing that is unknown here; "
         "its metadata 'colour', 'taste' is ignored$"
     )
     with pytest.warns(UserWarning, match=words):
@@ -85,7 +85,7 @@ def test_a_newer_minor_version_is_taken_and_says_what_is_passed_over(minor: int,
 
 def test_a_newer_file_without_news_computes_the_same() -> None:
     data = File(TINY).set("header", 0, "minor", bnn.MINOR + 1).repaired()
-    with pytest.warns(UserWarning, match="the model: format version 1.3 is newer than 1.2, .* unknown here$"):
+    with pytest.warns(UserWarning, match="the model: format version 1.4 is newer than 1.3, .* unknown here$"):
         engine = Engine(data)
     assert engine.run(np.array(EXPECTED["values"], np.float32)).tolist() == EXPECTED["values_logits"]
 
@@ -99,11 +99,11 @@ def test_known_versions_do_not_warn(minor: int) -> None:
 
 def test_a_refusal_of_a_newer_file_says_so() -> None:
     """But a damaged file is damaged, whatever its version field has become."""
-    advice = "; the file is of format version 1.3, this reader knows 1.2: install a newer ovsw"
-    data = File(TINY).set("header", 0, "minor", 3).set("op", 1, "kind", 15).repaired()
+    advice = "; the file is of format version 1.4, this reader knows 1.3: install a newer ovsw"
+    data = File(TINY).set("header", 0, "minor", 4).set("op", 1, "kind", 16).repaired()
     for found in (refusal(lambda: bnn.from_bytes(data)), refusal(lambda: _core.Model(data, 1, ""))):
-        assert found == "op 1 'conv1': kind 15 is unknown" + advice
-    flipped = bytes(File(TINY).set("header", 0, "minor", 3).data)
+        assert found == "op 1 'conv1': kind 16 is unknown" + advice
+    flipped = bytes(File(TINY).set("header", 0, "minor", 4).data)
     for found in (refusal(lambda: bnn.from_bytes(flipped)), refusal(lambda: _core.Model(flipped, 1, ""))):
         assert found == "checksum mismatch: the file is damaged"
 

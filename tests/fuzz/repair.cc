@@ -106,10 +106,10 @@ class Repair {
   void add(OpFields op) {
     const OpTraits* traits = op_traits(op.kind);
     if (!traits) {
-      op.kind = std::uint16_t(1 + random_.below(14));
+      op.kind = std::uint16_t(1 + random_.below(15));
       traits = op_traits(op.kind);
     }
-    if (traits->is(kIntegersOnly) && !integer_) return;
+    if (traits->is(integer_ ? kFloatOnly : kIntegersOnly)) return;
     traits_ = traits;
     op.name.resize(std::min<std::size_t>(op.name.size(), 255));
     for (char& c : op.name) c = char(c & 0x7F) < 0x20 || (c & 0x7F) == 0x7F ? '_' : char(c & 0x7F);

@@ -102,6 +102,16 @@ def test_gather(c: int, kind: str) -> None:
 
 
 @pytest.mark.parametrize("c", CHANNELS)
+def test_round(c: int) -> None:
+    rng = np.random.default_rng(c)
+    x = 4 * reals(rng, (4, 5, c))
+    x[0] = np.rint(2 * x[0]) / 2  # halves among them
+    x[1, 0], x[1, 1], x[1, 2], x[1, 3] = 2.0**23 + 1, -0.0, 0.49999997, -3e30
+    for terms in ({}, affine(rng, c)):
+        check_op("float", "round", x, constants=terms, **PARTS)
+
+
+@pytest.mark.parametrize("c", CHANNELS)
 def test_bilinear(c: int) -> None:
     rng = np.random.default_rng(c)
 

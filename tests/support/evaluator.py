@@ -53,6 +53,9 @@ def evaluate(model: bnn.Model, image: np.ndarray) -> Evaluation:
         rounds = op.kind in ("conv", "linear", "softmax", "log_softmax") or op.act == "sigmoid"
         rounds |= op.input in found.rounded or op.residual in found.rounded
         v = affine(model, op, values[op.input].astype(np.float64), other, lambda products: None).astype(np.float32)
+        if op.kind == "round" and rounds:
+            x = values[op.input]
+            found.decide(x, np.floor(x) + 0.5)
         if op.act == "step" and rounds:
             found.decide(v, 0.0)
         v = activation(model, op, v)
@@ -190,6 +193,8 @@ def channel_pad(model: bnn.Model, op: bnn.Op, x: np.ndarray, other: np.ndarray |
 
 
 def pointwise(model: bnn.Model, op: bnn.Op, x: np.ndarray, other: np.ndarray | None, check: Check) -> np.ndarray:
+    if op.kind == "round":
+        return np.vectorize(round, otypes=[np.float64])(x)  # Python's: halves to even
     if op.kind == "eltwise":
         return x
     assert other is not None
@@ -241,6 +246,7 @@ CORES = {
     "avgpool": pool,
     "channel_pad": channel_pad,
     "eltwise": pointwise,
+    "round": pointwise,
     "mul": pointwise,
     "concat": pointwise,
     "gather": gather,

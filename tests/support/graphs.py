@@ -86,7 +86,7 @@ class Graph:
         wanted = {"bconv": ("bits",), "softmax": ("f32",), "log_softmax": ("f32",)}.get(kind, (self.number,))
         if kind == "conv" and self.whole:
             wanted = ("u8", "i16")
-        if kind == "to_float" and not self.whole:
+        if (kind == "to_float" and not self.whole) or (kind == "round" and self.whole):
             return []
         found = [i for i, v in enumerate(self.model.values) if v.kind in wanted]
         if kind == "bilinear":

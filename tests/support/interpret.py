@@ -120,6 +120,7 @@ _KINDS: dict[type[ir.Node], Any] = {
     ir.Concat: lambda node, *parts: torch.cat(parts, 1),
     ir.Gather: _gather,
     ir.Bilinear: _bilinear,
+    ir.Round: lambda node, x: torch.where(x - x.floor() == 0.5, 2 * ((x + 0.5) / 2).floor(), (x + 0.5).floor()),
     ir.Softmax: lambda node, x: x.log_softmax(1) if node.log else x.softmax(1),
     ir.ChannelPad: lambda node, x: F.pad(x, (0, 0, 0, 0, node.before, node.after)),
     ir.Flatten: lambda node, x: x.reshape(len(x), math.prod(node.shape), 1, 1),
