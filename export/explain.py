@@ -154,7 +154,7 @@ class _Passes:
         return after
 
     def computes(self) -> list[tuple[str, ...]]:
-        """Of each op the names of the recorded nodes whose work it does."""
+        """For each op, the names of the recorded nodes that it computes."""
         owner = {node: op for op in reversed(self.ops) for node in _span(op)}
         by_name = {node.name: op for node, op in owner.items()}
         writer = {op.sign: op for op in self.ops if op.sign is not None}
@@ -191,7 +191,7 @@ def _span(op: Fused) -> list[ir.Node]:
 
 def _changes(before: ir.Graph, after: ir.Graph, inverted: dict[ir.Node, int]) -> str:
     there = set(after.nodes)
-    left: dict[tuple[str, str], list[ir.Node]] = defaultdict(list)  # by name and kind, those that are nobody's yet
+    left: dict[tuple[str, str], list[ir.Node]] = defaultdict(list)  # nodes by name and kind that are not matched yet
     for node in reversed(after.nodes):
         left[node.name, _kind(node)].append(node)
 
@@ -200,7 +200,7 @@ def _changes(before: ir.Graph, after: ir.Graph, inverted: dict[ir.Node, int]) ->
         return node
 
     def image(node: ir.Node) -> ir.Node | None:
-        """What stands for a node now: what has its value, if of its kind, else its namesake, its core, or any kind."""
+        """What a node has become: the node with its value, if of its kind; else one with its name, or its value."""
         value = after.became.get(node)
         for kind in (_kind(node), "Dot") if isinstance(node, ir.BinaryConv) else (_kind(node),):
             if (value not in there or _kind(value) != kind) and left[node.name, kind]:

@@ -311,7 +311,7 @@ def _matrix(builder: GraphBuilder, name: str, x: ir.Node, weight: np.ndarray, bi
 
 
 def _binary_linear(builder: GraphBuilder, call: Call, x: Value, weight: np.ndarray) -> ir.Node | None:
-    """Over all of a map, whose order the weights take."""
+    """A binary linear layer over a whole map; its weights are put into the order of the map's elements."""
     step = builder.functions.step(x)
     if step is None:
         return None
