@@ -180,7 +180,7 @@ class _Passes:
 
 
 def _span(op: Fused) -> list[ir.Node]:
-    """The nodes of the legal graph that an op computes, the core or what stands in its place first."""
+    """The nodes of the legalized graph that an op computes; its core, if it has one, comes first."""
     add = op.summed if op.residual is not None else None
     nodes = dict.fromkeys(node for node in (op.core, op.affine, add, op.act, op.sign) if node is not None)
     return list(nodes)
@@ -234,7 +234,7 @@ def _changes(before: ir.Graph, after: ir.Graph, inverted: dict[ir.Node, int]) ->
 
 
 def _inverted(before: ir.Graph, after: ir.Graph) -> dict[ir.Node, int]:
-    """How many channels a sign stores inverted since this pass, by the weights that read them."""
+    """For each sign, the number of channels that this pass inverted, as the weights that read them show."""
     counts: dict[ir.Node, int] = {}
     for node in before.nodes:
         image = after.became.get(node)

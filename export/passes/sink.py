@@ -40,7 +40,7 @@ class Sinking:
         return new or replace(node, inputs=inputs)
 
     def affines(self, node: ir.Node, inputs: list[ir.Node]) -> list[ir.Affine | None]:
-        """Those of a node's new inputs that are affines to move on, None in place of the others."""
+        """A node's new inputs where they are affines that can move behind the node; None for the others."""
         return [
             new if self.is_floating(old) and isinstance(new, ir.Affine) else None
             for old, new in zip(node.inputs, inputs)

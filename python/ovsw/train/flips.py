@@ -73,7 +73,7 @@ def _signed(run: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def compare(a: Path, b: Path) -> list[tuple[str, int, float]]:
-    """Name, size and share of differing signs of the convolution weights that two checkpoints have in common."""
+    """The convolution weights that two checkpoints have in common: name, size, share of signs that differ."""
     import torch
 
     from ovsw.nn.checkpoint import read, state_dict
