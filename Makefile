@@ -20,13 +20,13 @@ PYTEST := $(BIN)/python -u -m pytest -n logical --maxprocesses 4 --dist workstea
 help:
 	@echo "make run     set up and run the demo: a trained network on pictures, then large ones of random weights"
 	@echo "make test    set up and run linters and tests"
-	@echo "make test-all     the same with those tests that take long"
+	@echo "make test-all     the same, with the long tests"
 	@echo "make test-arm64   the engine's tests on emulated ARM CPUs (Debian 12)"
 	@echo "make pi      every command of the Raspberry Pi page on an emulated machine (Debian 12, root; half an hour or more)"
-	@echo "make count-arm64  instructions of one inference there, beside ncnn"
+	@echo "make count-arm64  instructions of one inference there, compared with ncnn"
 	@echo "make lint    ruff, mypy, clang-format; workflows, Dockerfile, CITATION.cff"
 	@echo "make format  reformat the code"
-	@echo "make bench   the deployment table: size and latency beside the other engines"
+	@echo "make bench   the deployment table: size and latency, compared with the other engines"
 	@echo "make docs    build the pages of docs/ as a site into build/site"
 	@echo "make wheel   build a wheel and an sdist into dist/, with a list of what is in them"
 	@echo "make wheel-arm64  a wheel for aarch64 by cross compilation, checked on emulated CPUs (Debian 12)"
@@ -36,19 +36,19 @@ help:
 	@echo ""
 	@echo "Campaigns, each with its figures at the end (docs/testing.md):"
 	@echo "make fuzz    hostile files by libFuzzer and in Python, FUZZ=\"--seconds 300\" each (clang 16; root on Debian 12)"
-	@echo "make soak    100,000 inferences on many threads, engines and processes: all equal, nothing left"
-	@echo "make faults  killed, out of disk, memory, files or threads: nothing lost, nothing half written"
+	@echo "make soak    100,000 inferences on many threads, engines and processes: results, memory, threads and files"
+	@echo "make faults  kill -9, full disks, limits on memory, files and threads: no file is lost or incomplete"
 	@echo "make numbers 6,200 random graphs against torch, ONNX Runtime and the simulation"
-	@echo "make mutants 300 faults put into the code one by one: which ones do the tests notice? (hours)"
+	@echo "make mutants put 300 faults into the code one by one and count those that the tests notice (hours)"
 	@echo "make check-sanitizers  C++ and engine tests, built with ASan, UBSan and TSan"
 
 run: $(VENV)/.run
 	@$(BIN)/ovsw-demo
 
-# Nothing is installed on your machine; in CI no test is skipped for want of a browser.
+# Nothing is installed on your machine; in CI a browser is installed, so that no test is skipped.
 test test-all: $(VENV)/.dev lint
 	@$(if $(CI),tools/browser/setup)
-	@echo "Tests, some 8000 dots: several minutes on two cores$(if $(filter test-all,$@),; those that take long are among them)"
+	@echo "About 4,500 tests: several minutes on two cores$(if $(filter test-all,$@),; with the long ones)"
 	@$(PYTEST) $(if $(filter test,$@),-m "not slow")
 
 # As root on Debian 12: it makes a system of its own in build/pi, by debootstrap.
@@ -76,7 +76,7 @@ fuzz: $(VENV)/.dev
 check-sanitizers: $(VENV)/.dev
 	@$(BIN)/python tools/sanitizers.py
 
-# Goes on where it was interrupted; other numbers by MUTANTS="--count 30 --seed 5 --only cpp".
+# Continues where it was interrupted; choose others with MUTANTS="--count 30 --seed 5 --only cpp".
 mutants: $(VENV)/.dev
 	@PYTHONPATH=tools nice $(BIN)/python -m mutation $(MUTANTS)
 

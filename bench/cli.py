@@ -1,4 +1,4 @@
-"""`ovsw-bench`: the deployment table of the OvSW paper for this machine, our engine beside the other installed ones."""
+"""`ovsw-bench`: the OvSW paper's deployment table for this machine, with our engine and the other installed ones."""
 
 from __future__ import annotations
 
@@ -56,15 +56,23 @@ def options(p: argparse.ArgumentParser) -> None:
         "--batch", metavar="N", type=whole(1, MAX_BATCH), default=1, help="images per call; times are per image"
     )
     how.add_argument("--repeat", metavar="N", type=whole(1), help=f"least number of rounds (default: {REPEAT})")
-    how.add_argument("--min-time", metavar="S", type=float, help=f"least seconds per engine (default: {MIN_TIME})")
+    how.add_argument(
+        "--min-time", metavar="S", type=float, help=f"shortest time per engine, in seconds (default: {MIN_TIME})"
+    )
     how.add_argument("--pin", metavar="CPU", type=int, nargs="?", const=-1, help="pin to this CPU (default: the last)")
     how.add_argument("--quick", action="store_true", help=f"{QUICK_REPEAT} rounds, without int8, torch and memory")
     more = p.add_argument_group("what else is measured")
     toggle = argparse.BooleanOptionalAction
     more.add_argument("--memory", action=toggle, default=None, help="peak memory (default: unless --quick)")
-    more.add_argument("--profile", action="store_true", help="time each step of each network, beside its ceiling")
+    more.add_argument(
+        "--profile",
+        action="store_true",
+        help="time each step of each network, and compare it with the best speed of its kernels",
+    )
     more.add_argument("--scaling", action="store_true", help="time each network over threads and batch sizes")
-    more.add_argument("--emulate", metavar="CPU", help="instead, count instructions on an ARM CPU such as cortex-a76")
+    more.add_argument(
+        "--emulate", metavar="CPU", help="instead of timing, count instructions on an ARM CPU such as cortex-a76"
+    )
     out = p.add_argument_group("results")
     out.add_argument("--no-paper", action="store_true", help="leave out the paper's figures")
     out.add_argument("--json", metavar="FILE.json", help="write everything as JSON")

@@ -61,7 +61,7 @@ class Change:
 def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("a", metavar="A.json", help="the run before")
     p.add_argument("b", metavar="B.json", help="the run after")
-    p.add_argument("--fail-on-change", action="store_true", help="exit code 1 if a row is faster or slower")
+    p.add_argument("--fail-on-change", action="store_true", help="exit with code 1 if a row is faster or slower")
 
 
 @command(

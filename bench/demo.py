@@ -1,5 +1,7 @@
-"""`ovsw-demo`: the whole runtime in one command. A trained network classifies real pictures; then it is timed beside
-two large networks with random weights, which are built without torch.
+"""`ovsw-demo`: the whole runtime in one command.
+
+A trained network classifies real pictures. Then it is timed together with two large networks with random weights, which
+are built without torch.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def options(p: argparse.ArgumentParser) -> None:
     add_engine(p)
     p.add_argument("--repeat", metavar="N", type=whole(1), default=30, help="runs to time (default: %(default)s)")
     p.add_argument("--save", metavar="DIR", help="keep the .bnn files of the random networks in this folder")
-    p.add_argument("--profile", action="store_true", help="show the time of each step of these")
+    p.add_argument("--profile", action="store_true", help="show the time of each step of the random networks")
 
 
 @command(
@@ -107,7 +109,7 @@ def as_table(classified: list[Answer]) -> str:
 
 
 def as_pictures(classified: list[Answer], columns: int) -> str:
-    """Each picture with its answers, as many in a row as fit into so many columns."""
+    """Each picture with its answers, as many in a row as fit into `columns` columns."""
     cells = [_cell(a) for a in classified]
     across = max(1, columns // _CELL)
     lines = []

@@ -13,12 +13,12 @@ WORKER = Path(__file__).with_name("memory_worker.py")
 
 
 def baseline_mb() -> float | None:
-    """What python with numpy takes by itself."""
+    """The peak memory of Python with numpy alone."""
     return _measured({})
 
 
 def peak_mb(entry: Entry) -> float | None:
-    """Of the entry's engine; None if that fails, or if the engine is in a process that nobody can look into."""
+    """The peak memory of the entry's engine; None if it fails or runs in a process that cannot be measured."""
     loaded = {"engine": entry.engine, "precision": entry.precision, "files": list(map(str, entry.files))}
     return _measured({**loaded, "threads": entry.threads, "isa": entry.isa, "shape": entry.shape})
 

@@ -105,7 +105,7 @@ def fastest(rows: list[Measurement], wa: str) -> Measurement | None:
 
 
 def _reason(result: Result, network: str, bits: int) -> str:
-    """Why no engine with so many bits was timed."""
+    """Why no engine with `bits` bits was timed."""
     peers = {p.name: p for p in PEERS if BITS[p.precision] == bits}
     whys = {s.peer: s.why for s in result.skipped if s.peer in peers and s.network in (None, network)}
     able = {name: why for name, why in whys.items() if not why.endswith("not installed")}

@@ -31,9 +31,9 @@ def options(p: argparse.ArgumentParser) -> None:
     add_options(p, ("cResNet20", "cResNet18"), rounds=10)
     p.add_argument("--batch", metavar="N", type=whole(1), default=256, help="images per step (default: %(default)s)")
     p.add_argument("--threads", metavar="N", type=whole(1), default=2, help="threads of torch (default: %(default)s)")
-    p.add_argument("--learned-scale", action="store_true", help="scales are parameters, as in XNOR-Net++")
-    p.add_argument("--channels-last", action="store_true", help="also a step with channels innermost")
-    p.add_argument("--compile", action="store_true", help="also a step through torch.compile")
+    p.add_argument("--learned-scale", action="store_true", help="train the scales as parameters, as in XNOR-Net++")
+    p.add_argument("--channels-last", action="store_true", help="also time a step with channels innermost")
+    p.add_argument("--compile", action="store_true", help="also time a step through torch.compile")
 
 
 @command(

@@ -121,12 +121,12 @@ def agreement(
 
 
 def some_pixels(images: MemorySet | FolderSet, spec: InputSpec, most: int) -> np.ndarray:
-    """Up to so many of the images, as uint8 (n, h, w, c)."""
+    """At most `most` of the images, evenly spread, as uint8 (n, h, w, c)."""
     return np.concatenate(list(_batches(images, spread(len(images), most), spec)))
 
 
 def spread(total: int, most: int | None) -> np.ndarray:
-    """At most so many of `total` places, evenly spread, so that all classes are among them."""
+    """The indices of at most `most` of `total` images, evenly spread, so that all classes are among them."""
     count = total if most is None else min(most, total)
     return np.arange(count) * total // count
 

@@ -69,7 +69,9 @@ def options(p: argparse.ArgumentParser) -> None:
         help="mean of the pixels scaled to 0..1, per channel; or imagenet, cifar10, cifar100, none (default: "
         "taken from the checkpoint or its network; required for other sources)",
     )
-    p.add_argument("--std", metavar="X", nargs="+", help="likewise; a name for --mean counts for both")
+    p.add_argument(
+        "--std", metavar="X", nargs="+", help="standard deviation, in the same form; a name for --mean sets both"
+    )
     p.add_argument(
         "--labels",
         metavar="FILE",
@@ -119,7 +121,11 @@ def options(p: argparse.ArgumentParser) -> None:
         metavar="OUT.svg",
         help="show the network as it was read, after each pass, and the plan: as tables, and as a picture in OUT.svg",
     )
-    p.add_argument("--allow-unsafe", action="store_true", help="let a pickle read the .pt2 program, which may run code")
+    p.add_argument(
+        "--allow-unsafe",
+        action="store_true",
+        help="read the .pt2 program with torch.export.load, which may run code in it",
+    )
     p.add_argument("--max-images", metavar="N", type=_COUNT, help="use N of the labelled images, evenly spread")
     p.add_argument("--force", action="store_true", help="overwrite existing files")
     p.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -177,7 +183,7 @@ def _chosen(args: argparse.Namespace) -> ExportOptions:
 
 
 def _with_options(message: str) -> str:
-    """A message with options instead of parameters: `mean=` and, at its beginning, `mean:` become --mean."""
+    """A message with options instead of parameters: `mean=`, and `mean:` at its beginning, become --mean."""
     names = "|".join(field.name for field in fields(ExportOptions))
 
     def option(match: re.Match[str]) -> str:

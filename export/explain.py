@@ -154,7 +154,7 @@ class _Passes:
         return after
 
     def computes(self) -> list[tuple[str, ...]]:
-        """Of each op the names of the recorded nodes whose work it does."""
+        """For each op, the names of the recorded nodes that it computes."""
         owner = {node: op for op in reversed(self.ops) for node in _span(op)}
         by_name = {node.name: op for node, op in owner.items()}
         writer = {op.sign: op for op in self.ops if op.sign is not None}
@@ -180,7 +180,7 @@ class _Passes:
 
 
 def _span(op: Fused) -> list[ir.Node]:
-    """The nodes of the legal graph that an op computes, the core or what stands in its place first."""
+    """The nodes of the legalized graph that an op computes; its core, if it has one, comes first."""
     add = op.summed if op.residual is not None else None
     nodes = dict.fromkeys(node for node in (op.core, op.affine, add, op.act, op.sign) if node is not None)
     return list(nodes)
@@ -191,7 +191,7 @@ def _span(op: Fused) -> list[ir.Node]:
 
 def _changes(before: ir.Graph, after: ir.Graph, inverted: dict[ir.Node, int]) -> str:
     there = set(after.nodes)
-    left: dict[tuple[str, str], list[ir.Node]] = defaultdict(list)  # by name and kind, those that are nobody's yet
+    left: dict[tuple[str, str], list[ir.Node]] = defaultdict(list)  # nodes by name and kind that are not matched yet
     for node in reversed(after.nodes):
         left[node.name, _kind(node)].append(node)
 
@@ -200,7 +200,7 @@ def _changes(before: ir.Graph, after: ir.Graph, inverted: dict[ir.Node, int]) ->
         return node
 
     def image(node: ir.Node) -> ir.Node | None:
-        """What stands for a node now: what has its value, if of its kind, else its namesake, its core, or any kind."""
+        """What a node has become: the node with its value, if of its kind; else one with its name, or its value."""
         value = after.became.get(node)
         for kind in (_kind(node), "Dot") if isinstance(node, ir.BinaryConv) else (_kind(node),):
             if (value not in there or _kind(value) != kind) and left[node.name, kind]:
@@ -234,7 +234,7 @@ def _changes(before: ir.Graph, after: ir.Graph, inverted: dict[ir.Node, int]) ->
 
 
 def _inverted(before: ir.Graph, after: ir.Graph) -> dict[ir.Node, int]:
-    """How many channels a sign stores inverted since this pass, by the weights that read them."""
+    """For each sign, the number of channels that this pass inverted, as the weights that read them show."""
     counts: dict[ir.Node, int] = {}
     for node in before.nodes:
         image = after.became.get(node)

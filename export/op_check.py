@@ -28,9 +28,9 @@ _EXACT = 1e-6  # of a step: float64 on the way
 _HALF = 0.5 + _EXACT
 _NARROW = 8191  # a map may saturate here, where a real convolution reads it, or at 32767
 _STEM = 0.02  # normalised pixels are float32 in the network
-_TOGETHER = 4.0  # by so many units a stem's weight may be off that makes up for its neighbours; others by half a unit
+_TOGETHER = 4.0  # units that a stem's weight may be off, as it compensates its neighbours' errors; others: half a unit
 _ACCIDENTS = 0.08  # share of a map's values that may be exactly at a threshold by accident and have another sign
-_ROUGH = 0.02  # steps by which an op may be off, beside the fraction that it drops, and still be exact at a threshold
+_ROUGH = 0.02  # steps of error, besides the dropped fraction, up to which an op counts as exact at a threshold
 _CURVE = 0.0963 / 8  # a sigmoid between two entries of its table, per square of their distance
 
 
@@ -391,6 +391,6 @@ class _Op:
 
 
 def _is_raw(low: Lowered) -> bool:
-    """Whether it stores dot products as they are."""
+    """Whether the op stores unscaled dot products."""
     op = low.fused
     return isinstance(op.core, ir.Dot) and low.sum_steps == 1.0 and op.affine is op.residual is op.act is None

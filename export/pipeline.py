@@ -104,9 +104,9 @@ def run(
     progress: Callable[[str], object] = lambda step: None,
     inspect: Callable[[Prepared], object] = lambda prepared: None,
 ) -> Report | None:
-    """The whole export; without an `output` it ends before anything is proved and written.
+    """The whole export; without an `output` it ends before the result is verified and written.
 
-    `progress` is told each step, and `inspect` sees what is going to be written.
+    `progress` is called with a description of each step, `inspect` with the network before it is written.
     """
     target = None if output is None else check_target(output, options.force, source)
     progress(f"reading {source}")

@@ -185,7 +185,7 @@ class _Proof:
         self.ties, self.max_error = 0, 0.0
 
     def samples(self, count: int, first: np.ndarray | None = None) -> Iterator[_Sample]:
-        """So many images on which both agree, those of `first` before others. Raises VerifyError where they differ."""
+        """`count` images on which both agree, those of `first` before others. Raises VerifyError where they differ."""
         agreed, most = 0, max(3, count)
         for pixels in _pictures(self.spec, first):
             if agreed == count:

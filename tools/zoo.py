@@ -92,7 +92,9 @@ def main(args: argparse.Namespace) -> int:
 def add(args: argparse.Namespace, entries: dict[str, zoo.Entry], folder: Path, docs: Path) -> zoo.Entry:
     """The entry of a new network, whose file and papers are then in their places."""
     if not zoo.NAME.fullmatch(args.name):
-        raise ValueError(f"the name '{args.name}' is not of small letters and digits, with hyphens between them")
+        raise ValueError(
+            f"the name '{args.name}' must consist of lower-case letters and digits, with single hyphens between them"
+        )
     if args.name in entries and not args.force:
         raise ValueError(f"{args.name}: is in the zoo already; --force replaces it")
     data = args.model.read_bytes()
@@ -165,7 +167,7 @@ def open_model(path: Path, data: bytes) -> Engine:
     except ValueError as e:
         raise ValueError(f"{path}: {str(e).replace('the model: ', '')}") from None
     if engine.numerics != "integer":
-        raise ValueError(f"{path}: computes in float, not with the same bits on every machine; export it as integer")
+        raise ValueError(f"{path}: is a float file, whose bits differ between machines; export it as an integer file")
     if not engine.labels:
         raise ValueError(f"{path}: has no class names; export it with --labels")
     return engine

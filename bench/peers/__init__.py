@@ -34,7 +34,9 @@ def select(names: str | None) -> list[Peer]:
         named = [p for p in PEERS if name in (p.name, p.engine)]
         if not named and name != "none":
             known = ", ".join(dict.fromkeys(p.engine for p in PEERS))
-            raise UsageError(f"--peers: unknown peer '{name}', known are {known} and, with a precision, --list-peers")
+            raise UsageError(
+                f"--peers: unknown peer '{name}', known are {known}; --list-peers also lists their precisions"
+            )
         chosen += [p for p in named if p not in chosen]
     return chosen
 

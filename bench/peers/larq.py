@@ -61,7 +61,7 @@ class Child:
 
     def __init__(self, command: list[str]) -> None:
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
-        self.said = tempfile.TemporaryFile()  # noqa: SIM115 (a pipe that nobody empties would block the child)
+        self.said = tempfile.TemporaryFile()  # noqa: SIM115 (a full pipe would block the child)
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said, env={**os.environ, **quiet}
         )

@@ -26,7 +26,7 @@ class Isolated {
  public:
   struct Part {
     std::string name;
-    std::size_t bytes;  // and then padding up to `end`, which may be read
+    std::size_t bytes;  // padding, which may be read, follows up to `end`
     std::size_t end;
     Block block;
 

@@ -106,9 +106,8 @@ py::dict run_ops(const std::string& isa, const py::bytes& file, const std::map<s
   return written;
 }
 
-// Reads, and if `write` also writes, the byte `at` bytes from the beginning of guarded memory. Returns the complaint,
-// or
-// "" if that is allowed.
+// Reads, and if `write` also writes, the byte `at` bytes from the beginning of guarded memory. Returns the error
+// message, or "" if the access is allowed.
 std::string probe(std::size_t bytes, std::size_t align, bool at_end, std::ptrdiff_t at, bool write) {
   const Guarded memory(bytes, align, {0xA5, at_end});
   volatile std::byte* byte = memory.data() + at;

@@ -66,7 +66,7 @@ ovsw_status guarded(Fn&& fn) noexcept {
   }
 }
 
-constexpr std::size_t kMaxOptions = 1024;  // no version will have more: a larger size was never set
+constexpr std::size_t kMaxOptions = 1024;  // no version will have more: a larger size means that it was not set
 
 constexpr std::size_t kFirstOptions = offsetof(ovsw_options, memory_limit);  // the size in the first version
 

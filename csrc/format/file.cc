@@ -12,7 +12,7 @@ namespace ovsw {
 namespace {
 
 constexpr unsigned char kMagic[8] = {0x89, 'B', 'N', 'N', '\r', '\n', 0x1A, '\n'};
-constexpr std::uint16_t kMajor = 1, kMinor = 3;  // the newest version that is known
+constexpr std::uint16_t kMajor = 1, kMinor = 3;  // the newest version that this reader knows
 constexpr std::size_t kHeaderBytes = 64, kValueBytes = 16, kTensorBytes = 40, kOpBytes = 80;
 constexpr std::uint32_t kMaxCount = 16384, kMaxDim = 1u << 20, kMaxOutputs = 1024;
 constexpr std::uint32_t kMaxStrings = 1u << 22, kMaxMetadata = 1u << 24, kMaxName = 255;

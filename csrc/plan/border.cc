@@ -36,7 +36,7 @@ struct Class {
 // The classes along a side. From one window to the next both ends of the range can only fall, so no class comes twice.
 std::vector<Class> classes_of(const Side& side) {
   const int step = side.gap + 1;
-  // How many taps of a window lie before the point `pixels` pixels after its first tap.
+  // The number of taps of a window that lie before a point `pixels` pixels after its first tap.
   const auto before = [&](int pixels) { return std::clamp((pixels + step - 1) / step, 0, side.window); };
   // The first window with fewer than `count` of them; `pixels` belongs to window 0.
   const auto falls = [&](int pixels, int count) {

@@ -27,8 +27,8 @@
 
 namespace ovsw {
 
-// The bytes that the borders of a graph will allocate. Finding out allocates nothing and takes time by the number of
-// classes, not of pixels.
+// The bytes that the borders of a graph will allocate. Computing them allocates nothing and takes time in proportion to
+// the number of classes, not of pixels.
 std::size_t border_bytes(const Graph& graph);
 
 // The borders of the ops, one each, in memory that is appended to `memory`. Rows of base are padded as kernels.h says;

@@ -196,7 +196,7 @@ bool forward(const Kernels& kernels, const UnitForward& f, int threads) {
     kernels.forward(task, first, last, scratch.data() + std::size_t(thread) * scratch_bytes);
   });
 
-  std::vector<double> sums(of_dots.begin(), of_dots.end());  // whole numbers far below 2^53
+  std::vector<double> sums(of_dots.begin(), of_dots.end());  // integers far below 2^53, so the conversion is exact
   if (conv.ratio) {
     const std::vector<float> border = border_map(conv);
     const TwoValued two{windows.as<std::int16_t>(), conv.ratio, border.data(), f.z, sums.data()};

@@ -141,7 +141,7 @@ class GraphBuilder:
         return x, full
 
     def value(self, index: np.ndarray, like: Arranged) -> Value:
-        """Elements by their numbers, all from the sources of `like`."""
+        """The value with these element numbers, all of which are from the sources of `like`."""
         used = [s for s in like.sources if ((index >= s.start) & (index < s.start + s.size)).any()]
         return same_call(index, used) or Arranged(np.ascontiguousarray(index), used, like.where)
 
@@ -199,7 +199,7 @@ class GraphBuilder:
         return self.affine(name, act, last - first, first)
 
     def _bent(self, name: str, x: ir.Node, f: Piecewise) -> ir.Node:
-        """A bend at the first break, and for each further one what changes there."""
+        """A sum of nodes: the function around its first break, then the change at each further break."""
         f = f.widened(x.shape[0])
         total: ir.Node | None = None
         for k in range(len(f.breaks)):
@@ -236,7 +236,7 @@ def _values(args: Any) -> list[Value]:
 
 
 def _is_natural(call: Call) -> bool:
-    """Whether a node does the same as the operation, so that it need not be seen as a function of something earlier."""
+    """Whether one node computes the operation, so that it need not be expressed as a function of an earlier value."""
     if call.op in ("relu", "leaky_relu", "_prelu_kernel", "rrelu_with_noise", "hardtanh", "relu6"):
         return True
     if call.op in ("clamp", "clamp_min", "clamp_max"):

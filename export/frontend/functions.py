@@ -63,7 +63,7 @@ _LOGIC = {
 
 @dataclass
 class Step:
-    """hi where `of` > 0, lo where it is < 0, `zero` where it is 0. Levels are one number, or one per channel."""
+    """A step: `hi` where `of` > 0, `lo` where `of` < 0, `zero` where it is 0; each is one number or one per channel."""
 
     of: Value
     lo: np.ndarray
@@ -96,8 +96,8 @@ class _Sum:
 class Functions:
     """All values of a recording as functions of others.
 
-    `near` sees them as functions of the activations that nodes compute anyway: what is the sign of a clamped stream is
-    better not the sign of what the clamp reads, which then would have to be kept as well.
+    `near` describes them as functions of activations that nodes compute anyway. For example, the sign of a clamped
+    stream reads the clamp's result and not its input, so that the input need not be stored as well.
     """
 
     def __init__(self, recording: Recording, whole: Functions | None = None) -> None:
@@ -113,7 +113,7 @@ class Functions:
                 self.of(call)
 
     def call(self, op: str, args: tuple[Any, ...], like: Value, call: Value, **more: Any) -> Call:
-        """An operation that the network does not have, of the shape of `like`, named as `call`."""
+        """Makes an operation that is not in the network, with the shape of `like` and the name of `call`."""
         if self.whole is not None:
             return self.whole.call(op, args, like, call, **more)
         new = Call(op, args, {}, like.shape, call.where, self.next, **more)
@@ -292,7 +292,7 @@ class Functions:
         return source, f.compared(op, 0.0)
 
     def _on_one_source(self, call: Call, *operands: Any) -> tuple[Any, ...] | None:
-        """The source that all operands are functions of, and these."""
+        """The source that all operands are functions of, followed by these functions."""
         functions: list[tuple[Value | None, Piecewise]] = []
         for operand in operands:
             if is_value(operand):
@@ -355,7 +355,7 @@ class Functions:
         return moved, _function(first)
 
     def _peeled(self, source: Value, f: Piecewise) -> tuple[Value, Piecewise]:
-        """Of levels only: sign(tanh(x)) is sign(x), and so is sign(x / std)."""
+        """Removes operations that do not change a step: sign(tanh(x)) is sign(x), and so is sign(x / std)."""
         while f.is_step and not f.is_line and isinstance(source, Call) and source.args:
             x, finite = source.args[0], f.breaks[np.isfinite(f.breaks)]
             at_zero = not finite.any()
@@ -378,7 +378,7 @@ class Functions:
         return source, f
 
     def _is_positive(self, value: Value) -> bool:
-        """Whether a value is never 0: one of these, or of no other sign than its bounds."""
+        """Whether a value is always above 0, by its bounds or by its operation."""
         return self.bounds(value)[0] > 0 or (isinstance(value, Call) and value.op in _POSITIVE)
 
     def _composed(self, x: Value, step: Piecewise) -> tuple[Value, Piecewise]:
@@ -427,7 +427,7 @@ class Functions:
     # Bounds.
 
     def bounds(self, value: Value) -> tuple[float, float]:
-        """Numbers that a value is known to lie between."""
+        """A lower and an upper bound of a value."""
         if value not in self.extremes:
             self.extremes[value] = (-_INF, _INF)
             self.extremes[value] = self._bounds(value)
@@ -464,7 +464,7 @@ class Functions:
 
 
 def limits_of(call: Call) -> tuple[np.ndarray, np.ndarray] | None:
-    """Between what a clamp clamps, if that is constant."""
+    """The limits of a clamp, if they are constant."""
     bounds = {
         "relu6": (0.0, 6.0),
         "hardtanh": (call.arg(1, "min_val", -1.0), call.arg(2, "max_val", 1.0)),
@@ -501,7 +501,7 @@ def _function(step: Step) -> Piecewise:
 
 
 def _at_zero(candidate: Value, f: Piecewise, line: Piecewise) -> Step | None:
-    """The step as a function of `candidate`, a line of its source, if it is where `candidate` is 0."""
+    """The step as one of `candidate`, a linear function of its source, if it jumps where `candidate` is 0."""
     width = max(f.channels, line.channels)
     f, line = f.widened(width), line.widened(width)
     a, b, t = line.slope[0], line.offset[0], f.breaks[0]

@@ -60,7 +60,7 @@ def _source(path: Path) -> Source:
 
 
 def rejoined(graph: ir.Graph) -> ir.Graph:
-    """Nodes whole again that `onnx_out` has written as several operations, told by their names."""
+    """Joins operations that `onnx_out` wrote for one node, which their names tell, to that node again."""
     return ir.rewrite(graph, _rejoined)
 
 
@@ -98,7 +98,7 @@ def load(path: Path) -> onnx.ModelProto:
             node.name = node.doc_string or node.name
     opset, newest = _opset(model), onnx.defs.onnx_opset_version()
     if not OLDEST <= opset <= newest:
-        raise ExportError(f"{path}: has opset {opset}, known are {OLDEST} to {newest}")
+        raise ExportError(f"{path}: has opset {opset}, supported are {OLDEST} to {newest}")
     _load_external(path, model)
     if model.functions:
         try:
@@ -145,20 +145,20 @@ def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
 
 
 def _load_external(path: Path, model: onnx.ModelProto) -> None:
-    """Reads tensors that are kept in files beside the model, and in no others."""
+    """Reads tensors that are kept in files in the model's folder; other places are refused."""
     folder, files, total = path.resolve().parent, dict[Path, int](), 0
     for proto in _tensors(model):
         if not uses_external_data(proto):
             continue
         entries = {entry.key: entry.value for entry in proto.external_data}
         location = entries.get("location", "")
-        if len(entries) != len(proto.external_data):  # readers disagree about which of them counts
-            raise ExportError(f"{path}: tensor '{proto.name}' says twice where it is kept")
+        if len(entries) != len(proto.external_data):  # readers disagree about which of two equal keys counts
+            raise ExportError(f"{path}: tensor '{proto.name}' repeats an entry of its external data")
         file = (folder / location).resolve()
         if not location or not file.is_relative_to(folder):
             raise ExportError(f"{path}: tensor '{proto.name}' is kept in '{location}', outside the model's folder")
         if not file.is_file():
-            raise ExportError(f"{path}: tensor '{proto.name}' is kept in '{location}', which is not there")
+            raise ExportError(f"{path}: tensor '{proto.name}' is kept in '{location}', which does not exist")
         try:
             data = _part(file, entries)
         except (OSError, ValueError) as e:
@@ -237,7 +237,7 @@ class Network:
         for proto in graph.node:
             missing = [name for name in proto.input if name and name not in constants and name not in dependent]
             if missing:
-                raise ExportError(f"{path}: {_label(proto)}: reads '{missing[0]}', which nothing before it computes")
+                raise ExportError(f"{path}: {_label(proto)}: reads '{missing[0]}', which no earlier node computes")
             try:
                 node = _Node(proto, _opset(model), [name not in dependent for name in proto.input])
             except _FAULTS as e:

@@ -300,7 +300,9 @@ def _constant(call: Call) -> Tensor:
         if name in call.attributes:
             return torch.tensor(call.attributes[name], dtype=dtype)
     if "value" not in call.attributes:
-        raise ValueError(f"is a constant of another kind: {', '.join(call.attributes) or 'it has no value'}")
+        raise ValueError(
+            f"is a constant without a numeric value: {', '.join(call.attributes) or 'it has no attributes'}"
+        )
     return call.attributes["value"]
 
 
@@ -464,7 +466,7 @@ def _resized(
     if mode != "linear" or where not in smooth or x.ndim != 4 or lengths[:2] != list(x.shape[:2]):
         raise ValueError(f"resizes {tuple(x.shape)} to {tuple(lengths)}, {mode} with {where} coordinates")
     if where == "pytorch_half_pixel" and any(new == 1 != old for new, old in zip(lengths, x.shape)):
-        raise ValueError(f"resizes {tuple(x.shape)} to {tuple(lengths)}, of which torch has another idea")
+        raise ValueError(f"resizes {tuple(x.shape)} to {tuple(lengths)}, which PyTorch computes differently")
     if smooth[where] or scales is None:
         return F.interpolate(x, size=lengths[2:], mode="bilinear", align_corners=smooth[where])
     return F.interpolate(x, scale_factor=factors[2:], mode="bilinear", align_corners=False)

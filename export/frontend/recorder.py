@@ -218,7 +218,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fresh("layer", (level.known, module, *level.inputs), {}, result, where)
 
     def rename(self, level: _Level) -> None:
-        """Of several operations in a layer only the main ones are called as the layer is."""
+        """If a layer has several operations, only the main one keeps the layer's name; the others get a suffix."""
         calls = self.calls[level.first :]
         if len({call.op for call in calls if call.op != "constant"}) > 1:
             for call in calls:
@@ -234,7 +234,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return Where(name, level.path, level.layer, _line())
 
     def name(self, op: str) -> str:
-        """The operation's, with a number from the second on."""
+        """A unique name: that of the operation, with a number from the second one on."""
         plain = _NAMES.get(op, op.strip("_"))
         self.counts[plain] += 1
         return plain if self.counts[plain] == 1 else f"{plain}_{self.counts[plain] - 1}"
@@ -307,9 +307,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.twins[key]
 
     def apart(self, args: tuple[Any, ...], result: Tensor) -> tuple[tuple[Any, ...], np.ndarray, np.ndarray] | None:
-        """An elementwise operation on a map with constants around it: these are computed already.
+        """Splits an elementwise operation on a map with constants around it, as the constants are computed already.
 
-        Gives arguments with the map alone, which elements of the result are of it, and their places in it.
+        Returns the arguments with the map alone, which elements of the result come from it, and their places in it.
         """
         values = [a for a in args if is_value(a)]
         if len(values) != 1 or not isinstance(values[0], Arranged) or values[0].shape != tuple(result.shape):
@@ -327,7 +327,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tuple(source if a is values[0] else a for a in args), inside, places
 
     def write(self, tensor: Tensor, numbers: Tensor, where: Where, call: Call | None = None) -> None:
-        """Notes that a tensor holds these elements; `call` if they are all of this one's."""
+        """Notes that a tensor holds these elements; `call` is set if they are all the elements of that call."""
         if tensor.numel() == 0:
             return
         address, size = tensor.untyped_storage().data_ptr(), _elements(tensor)
@@ -343,7 +343,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _view(storage.writable(), tensor).copy_(numbers)
 
     def adopt(self, tensor: Tensor) -> None:
-        """Numbers the elements of a constant into whose storage something else is about to be written."""
+        """Numbers the elements of a constant before other elements are written into its storage."""
         address = tensor.untyped_storage().data_ptr()
         if address not in self.storages and tensor.numel():
             everything = torch.as_strided(tensor.detach(), (_elements(tensor),), (1,), 0)
@@ -408,12 +408,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.write(t, torch.from_numpy(numbers_of(self.constant(t))).view(t.shape), self.where(_op(func)))
             return result
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-            with self:  # made of other operations, which inference mode does not take apart
+            with self:  # a composite operation, which inference mode does not split into its parts
                 return func.decompose(*args, **kwargs)
         return self.traced(func, args, kwargs, tensors)
 
     def untraced(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
-        """Executes what depends on no image; follows random numbers, which may be overwritten before they matter."""
+        """Executes an operation that does not depend on the image; tracks random numbers until they are overwritten."""
         name = _op(func)
         result = _defined(name, func(*args, **kwargs))
         drawn = _line() if torch.Tag.nondeterministic_seeded in func.tags else ""
@@ -491,7 +491,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def moved(self, func: Any, op: str, args: Any, kwargs: Any) -> list[Tensor] | None:
-        """The numbers of the elements that an operation gives which only moves elements; None for other ones."""
+        """The numbers of the result's elements if the operation only moves elements; None for other operations."""
         if op not in _MOVES or not self.only_moves(op, args, kwargs):
             return None
         args, kwargs = list(args), {k: v for k, v in kwargs.items() if k not in ("dtype", "device", "layout", "out")}
@@ -572,7 +572,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Leaving(TorchFunctionMode):
-    """Refuses to let go of what depends on the image: numpy would compute with it unseen."""
+    """Refuses to convert values that depend on the image to numpy or Python, where they could not be recorded."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()

@@ -135,7 +135,7 @@ def _padded(name: str, x: ir.Node, pad: tuple[int, int, int, int]) -> ir.Node:
 
 
 def _unpadded(builder: GraphBuilder, x: Value, geometry: Geometry) -> tuple[Value, Geometry]:
-    """A padded map without its padding, which becomes the convolution's if the two are of the same value."""
+    """Takes the padding off a map and adds it to that of the convolution, if both pad with the same value."""
     if not isinstance(x, Arranged) or x.index.ndim < 3:
         return x, geometry
     c, h, w = frame(x.shape)
@@ -201,7 +201,7 @@ def _snapped(x: float) -> float:
 
 
 def _symmetric(x: ir.Shape, geometry: Geometry) -> tuple[Geometry, Pair] | None:
-    """The geometry with equal padding on both sides, and the row and column of its result where the real one begins."""
+    """The geometry with equal padding on both sides, and the row and column where the result that is needed begins."""
     pads, first = [], []
     for before, after, stride, extent in zip(geometry.pad[::2], geometry.pad[1::2], geometry.stride, geometry.extent):
         more = 0 if before >= after else -(-(after - before) // stride)
@@ -244,7 +244,7 @@ def _dots(
 
 
 def _is_often_zero(node: ir.Node) -> bool:
-    """Whether a value is exactly 0 more than now and then: a sum of signs, padding, what a clamp has made equal."""
+    """Whether a value is often exactly 0: a sum of signs, padding, or values at the end of a clamp."""
     inputs = node.inputs
     if isinstance(node, ir.BinaryConv):
         return node.weight[0].size % 2 == 0 or any(node.pad)
@@ -262,7 +262,7 @@ def _is_often_zero(node: ir.Node) -> bool:
 
 
 def _has_equals(node: ir.Node) -> bool:
-    """Whether many values are equal up to their sign: those at the ends of a clamp, or of a step."""
+    """Whether many values are equal in size, such as those at the ends of a clamp or the levels of a step."""
     if isinstance(node, ir.Act):
         return node.kind in ("clamp", "step") and bool(np.isfinite([node.lo, node.hi]).any())
     moved = isinstance(node, (ir.MaxPool, ir.Gather, ir.Concat)) or (
@@ -311,7 +311,7 @@ def _matrix(builder: GraphBuilder, name: str, x: ir.Node, weight: np.ndarray, bi
 
 
 def _binary_linear(builder: GraphBuilder, call: Call, x: Value, weight: np.ndarray) -> ir.Node | None:
-    """Over all of a map, whose order the weights take."""
+    """A binary linear layer over a whole map; its weights are put into the order of the map's elements."""
     step = builder.functions.step(x)
     if step is None:
         return None

@@ -122,13 +122,13 @@ def behind(node: Node, inputs: list[Node], scale: np.ndarray, offset: np.ndarray
 
 
 def sink_through(node: Node, inputs: list[Node], sinking: Sinking) -> Node | None:
-    """An affine before is the same one after: for nodes whose results are means or copies within a channel."""
+    """Moves an affine from before the node to after it: for nodes that average or copy values within a channel."""
     (x,) = sinking.affines(node, inputs)
     return None if x is None else behind(node, x.inputs, x.scale, x.offset)
 
 
 def _is_private(node: Node, folding: Folding) -> bool:
-    """Whether a node's value, and what it is computed from by scaling, has one reader only."""
+    """Whether a node has only one reader; for a batch norm, the same must hold for what it reads."""
     while len(folding.users[node]) == 1 and isinstance(node, Norm):
         node = node.inputs[0]
     return len(folding.users[node]) == 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Bilinear(Node):
     """Output row y lies between rows `rows[y]` and `rows[y] + 1`, `row_fractions[y]` (0 <= f < 1) past the first.
 
-    Where the fraction is 0 the second one is not read. Columns likewise.
+    Where the fraction is 0, the second row is not read. The same holds for columns.
     """
 
     rows: np.ndarray

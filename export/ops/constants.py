@@ -9,7 +9,7 @@ import numpy as np
 
 INT32 = 2**31 - 1
 LIMIT = 32768  # the largest |x| of an i16 that is not clamped
-PEAK = {16: 32767, 8: 127}  # the largest weight of so many bits
+PEAK = {16: 32767, 8: 127}  # largest weight, by bits
 KIND = {16: "i16", 8: "i8"}
 _ALIKE = 0.95  # correlation of neighbouring pixels, and of colours
 

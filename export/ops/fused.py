@@ -68,7 +68,7 @@ class Fused:
         return np.ones(channels), np.zeros(channels)
 
     def scaled(self, largest: float) -> float:
-        """The largest result of scaling sums of at most so much."""
+        """The largest size that sums of at most `largest` in size can have after scaling."""
         if self.affine is None:
             return largest
         return float((np.abs(self.affine.scale) * largest + np.abs(self.affine.offset)).max())

@@ -97,7 +97,7 @@ class AvgPool(_Pool):
     def quantize(self, quantizer: Quantizer, op: Fused) -> Lowered:
         source, taps = quantizer.source(op), self.window[0] * self.window[1]
         if taps > 65535:
-            quantizer.refuse(op.name, f"averages {taps} pixels, integers go to 65535")
+            quantizer.refuse(op.name, f"averages {taps} pixels, an integer file allows at most 65535")
         a, b = op.scale_and_offset()
         peak = float((np.abs(a) * (source.peak / source.steps) + np.abs(b)).max())
         steps = quantizer.for_classifier(op, peak) or quantizer.scales.before(op)

@@ -1,4 +1,4 @@
-"""Types that the rooms name in signatures only: at run time these imports would be circular, or would need torch."""
+"""Types for signatures in the modules of ops: at run time these imports would be circular, or would need torch."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def legalize(graph: ir.Graph, numerics: str) -> ir.Graph:
 def _refuse_softmax_inside(graph: ir.Graph) -> None:
     for node in graph.nodes:
         if any(isinstance(x, ir.Softmax) for x in node.inputs) and not isinstance(node, ir.Softmax):
-            raise NotIntegerError(f"{node.name}: reads a softmax, which integer files have only as their last op")
+            raise NotIntegerError(f"{node.name}: reads a softmax, which must be the last op of an integer file")
 
 
 def _is_pool_of_sums(node: ir.Node, users: ir.Users) -> bool:

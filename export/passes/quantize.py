@@ -75,7 +75,7 @@ def _slopes(act: ir.Act, factor: float = 1.0) -> np.ndarray:
         slopes = np.stack([slopes, above * factor])
     steps = rounded(slopes * _SLOPE)
     if (np.abs(steps) >= 2 * _SLOPE).any():
-        raise NotIntegerError(f"{act.name}: a slope is {np.abs(slopes).max():g}, integers have less than 2")
+        raise NotIntegerError(f"{act.name}: a slope is {np.abs(slopes).max():g}, integer files need slopes below 2")
     return steps
 
 
@@ -184,7 +184,7 @@ class Quantizer:
         return (max(lo, _NARROW[0]), min(hi, _NARROW[1])) if op.wants_map and self.scales.narrow(op) else (lo, hi)
 
     def beyond(self, op: Fused, act: ir.Act, lowered: Lowered) -> _Map:
-        """An activation whose result has steps of its own."""
+        """An activation whose result has other steps than its input: a step or a sigmoid."""
         steps, channels = self.scales.after(op), op.value.shape[0]
         if act.kind == "step":
             low, high = (int(np.clip(np.rint(n * steps), -32768, 32767)) for n in (act.lo, act.hi))
@@ -233,9 +233,11 @@ class Quantizer:
         steep = np.abs(line.a) > 32767
         if steep.any():
             count = f"{int(steep.sum())} of {len(steep)} channels"
-            self.warnings.append(f"{op.name}: {count} have a scale over {32767 / steps:.2g}, cut to that")
+            self.warnings.append(f"{op.name}: {count} have a scale over {32767 / steps:.2g} and are limited to it")
             line.a = np.where(steep, np.sign(line.a) * 32767, line.a)
-            line.value = np.where(steep, np.clip(line.value, -32766, 32766), line.value)  # right signs beside y
+            line.value = np.where(
+                steep, np.clip(line.value, -32766, 32766), line.value
+            )  # keeps the signs of the neighbours of y
 
     def scaled(self, op: Fused, line: Line, largest: int) -> Tensors:
         """Multiplier, offset and shift of sums of at most `largest`, which are formed in 64 bits."""

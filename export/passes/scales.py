@@ -29,7 +29,7 @@ Ranges = Callable[[Sequence[ir.Node]], Mapping[ir.Node, float]]  # the largest |
 
 @dataclass(eq=False)
 class _Group:
-    """Maps with the same steps. `asked` are nodes whose range has to be measured, by the op that needs it."""
+    """Maps with the same steps. `asked` maps each node whose range has to be measured to the op that needs it."""
 
     largest: float = 0.0
     asked: dict[ir.Node, Fused] = field(default_factory=dict)
@@ -200,7 +200,7 @@ class Scales:
         if self.ranges is None:
             op = next(iter(asked.values()))
             raise NotIntegerError(
-                f"{op.name}: its result is not clamped, integers need calibration images for its scale"
+                f"{op.name}: its result is not clamped, so an integer file needs calibration images for its scale"
             )
         measured = self.ranges(list(asked))
         for group in self._groups.values():

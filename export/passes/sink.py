@@ -40,22 +40,22 @@ class Sinking:
         return new or replace(node, inputs=inputs)
 
     def affines(self, node: ir.Node, inputs: list[ir.Node]) -> list[ir.Affine | None]:
-        """Those of a node's new inputs that are affines to move on, None in place of the others."""
+        """A node's new inputs where they are affines that can move behind the node; None for the others."""
         return [
             new if self.is_floating(old) and isinstance(new, ir.Affine) else None
             for old, new in zip(node.inputs, inputs)
         ]
 
     def is_taken(self, node: ir.Node) -> TypeGuard[ir.Affine]:
-        """Whether it is an affine that the op before it takes in."""
+        """Whether the node is an affine that the op before it can absorb."""
         return isinstance(node, ir.Affine) and node.inputs[0].takes_affine and len(self.users[node.inputs[0]]) == 1
 
     def is_floating(self, node: ir.Node) -> bool:
-        """Whether it is an affine that no op before it takes in."""
+        """Whether the node is an affine that the op before it cannot absorb."""
         return isinstance(node, ir.Affine) and not self.is_taken(node)
 
     def sign(self, name: str, x: ir.Node, threshold: np.ndarray, strict: np.ndarray) -> ir.Sign:
-        """One for all that read the same bits."""
+        """A sign, which all readers of the same bits share."""
         key = (x, threshold.tobytes(), strict.tobytes())
         if key not in self.signs:
             self.signs[key] = ir.Sign(name, [x], x.shape, threshold, strict)

@@ -51,7 +51,9 @@ class Zeros:
     def _is_exact(self, op: Fused) -> bool:
         if op.act is not None and op.act_kind in ("prelu", "sigmoid"):
             if self._steps[op] > 1:  # x == 0 is x >= 0 without x > 0
-                raise NotIntegerError(f"{op.act.name}: is compared by == or !=, and integers do not hold its 0 exactly")
+                raise NotIntegerError(
+                    f"{op.act.name}: is compared with == or !=, and integers cannot represent its 0 exactly"
+                )
             return False
         if ends_at_zero(op) or self._tested[op] or op.act_kind == "step":
             return True
@@ -93,7 +95,7 @@ class Zeros:
 
 
 def _channels_read(reader: Fused, op: Fused, channels: np.ndarray) -> np.ndarray:
-    """Channels of an op whose results are in these of one that reads it."""
+    """The channels of `op` that end up in these channels of its reader."""
     if reader.core is None or reader.residual is op.value:
         return channels
     return reader.core.channels_read(channels, op.value.shape[0], first=reader.source is op.value)

@@ -271,7 +271,7 @@ OVSW_INLINE void finish_pixel(const E& e, const Acc* acc, std::int64_t pixel, in
   }
 }
 
-// The same as a call, for kernels whose core takes most of the time: sharing the code saves 200 kB of a library for
+// The same as a function call, for kernels whose core takes most of the time: shared code saves 200 kB of a library for
 // ARM.
 template <typename E, typename Acc>
 __attribute__((noinline)) void finish_pixel_call(const E& e, const Acc* acc, std::int64_t pixel, int first, int last) {

@@ -63,7 +63,7 @@ OVSW_INLINE void window_max(const Taps<T>& taps, int c, T* to) {
   std::memcpy(to + c, most, sizeof most);
 }
 
-// The sums of N half vectors likewise.
+// The sums of N half vectors, computed in the same way.
 template <int N>
 OVSW_INLINE void window_sum(const Taps<std::int16_t>& taps, int c, void* to) {
   Wide sum[N] = {};

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ovsw._version import __version__
 
-TYPE_CHECKING = False  # by this name checkers know it; typing itself takes longer to import than all that is here
+TYPE_CHECKING = False  # type checkers know this name; importing typing would take longer than the rest of this file
 if TYPE_CHECKING:
     from ovsw.engine import Engine, Profile, ProfileRow, Step
     from ovsw.metadata import FormatError

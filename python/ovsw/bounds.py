@@ -1,6 +1,6 @@
 """Whether an integer model keeps to docs/numerics.md: kinds, shapes and tensors of its ops, and that no sum overflows.
 
-`check` is the second reading of those rules beside the engine's (`csrc/graph`), written from the text alone.
+`check` implements those rules a second time, besides the engine (`csrc/graph`), from the text alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_PAD_VALUE = 1024  # of bconv
 WINDOWED = ("bconv", "conv", "maxpool", "avgpool")
 DILATED = ("bconv", "conv", "maxpool")
 POOLS = ("maxpool", "avgpool")
-PAIRED = ("mul", "concat")  # whose residual is a second input: nothing is added
+PAIRED = ("mul", "concat")  # ops whose residual is a second input and is not added
 WRITES_F32 = ("linear", "softmax", "log_softmax", "to_float")
 # The tensors of each op besides weight, slope and threshold.
 _SUMS = {"scale": "i16", "offset": "i32", "shift": "u8"}
@@ -61,7 +61,7 @@ def zero_points(model: bnn.Model) -> np.ndarray:
 
 def integers(model: bnn.Model, ref: int | None) -> np.ndarray:
     """A tensor as int64."""
-    assert ref is not None  # `check` has seen to it
+    assert ref is not None  # guaranteed by `check`
     return model.tensors[ref].array.astype(np.int64)
 
 

@@ -54,7 +54,7 @@ class Engine:
                 f"the model is of type {type(model).__name__}, expected the path of a .bnn file or its bytes"
             )
         self._name = name = "the model" if isinstance(model, bytes) else os.fspath(model)
-        if _whole("threads", threads) > _MOST_THREADS:  # of fewer the core says how many it takes
+        if _whole("threads", threads) > _MOST_THREADS:  # below that, the core checks its own limit
             raise ValueError(f"threads is {threads}, which is too many")
         if isa is not None and not isinstance(isa, str):
             raise ValueError(f"isa is {isa!r}, expected the name of a kernel table")
@@ -120,7 +120,7 @@ class Engine:
 
     @property
     def memory(self) -> Memory:
-        """The memory that it uses beside the file."""
+        """The memory that the engine needs in addition to the file."""
         return Memory(*self._core.memory)
 
     def run(self, image: ImageLike) -> Any:
@@ -335,7 +335,7 @@ class Profile:
 
 
 def default_memory_limit(size: int) -> int:
-    """The default `memory_limit` of a file of so many bytes."""
+    """The default `memory_limit` of a file of `size` bytes."""
     return _core.default_memory_limit(size)
 
 

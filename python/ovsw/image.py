@@ -21,7 +21,7 @@ from PIL import Image
 
 ImageSource = Union[str, "os.PathLike[str]", Image.Image]
 
-WHOLE = 1 << 24  # a picture is scaled whole up to so many pixels (64 MB), which only thin ones exceed
+WHOLE = 1 << 24  # largest result, in pixels, of scaling a whole picture (64 MB); only thin pictures exceed it
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -37,7 +37,7 @@ _QUIET = threading.Lock()  # the filters of warnings belong to the process
 
 
 def _new_lock() -> None:
-    """For a forked child, where the thread that held the lock does not exist."""
+    """Replaces the lock in a forked child, where the thread that held it does not exist."""
     global _QUIET
     _QUIET = threading.Lock()
 

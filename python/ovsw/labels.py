@@ -14,7 +14,7 @@ def load_labels(source: str, count: int) -> list[str]:
         return []
     path = _DATA / f"{source}_labels.txt" if source in BUILTIN else Path(source)
     if not path.is_file():
-        raise FileNotFoundError(f"{source}: no such file, nor one of {', '.join(BUILTIN)}, none")
+        raise FileNotFoundError(f"{source}: no such file and not a built-in list ({', '.join(BUILTIN)}, none)")
     try:
         names = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:

@@ -88,7 +88,7 @@ class NetworkSpec:
         return "imagenet" if self.input.labels == "imagenet" else "cifar"
 
     def input_size(self, features: int) -> int:
-        """The side of the input for which the classifier has so many features; the usual one where it does not tell."""
+        """The side of the input for a classifier with this many features; the usual one if the features do not tell."""
         if self.flattened is not None:
             channels, reduction = self.flattened
             side = math.isqrt(features // channels)

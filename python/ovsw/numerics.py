@@ -1,7 +1,7 @@
 """docs/numerics.md in numpy: what a file with numerics `integer` computes; `check` says whether it may.
 
-The judge of the engine in this mode: written from the text alone, in naive int64, with no code of the kernels. Matrix
-products run in floating point, of a width in which the integers at hand are exact. `exp` and `log` are those of the
+The reference for the engine in this mode: written from the text alone, in naive int64, without code of the kernels.
+Matrix products run in a floating-point type in which the integers at hand are exact. `exp` and `log` are those of the
 text, in double, operation by operation.
 """
 
@@ -238,7 +238,7 @@ def _exact(rows: np.ndarray, largest: int) -> type[np.generic]:
 
 
 def _index(ref: int | None) -> int:
-    assert ref is not None  # `check` has seen to it
+    assert ref is not None  # guaranteed by `check`
     return ref
 
 

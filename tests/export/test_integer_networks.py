@@ -151,8 +151,14 @@ def test_extreme_constants(scale: float, bias: float, words: str | None) -> None
 @pytest.mark.parametrize(
     ("arch", "reason"),
     [
-        ("cResNet18_1w1a", "conv1: its result is not clamped, integers need calibration images for its scale"),
-        ("ReActResNet18_1w1a", "conv1: its result is not clamped, integers need calibration images for its scale"),
+        (
+            "cResNet18_1w1a",
+            "conv1: its result is not clamped, so an integer file needs calibration images for its scale",
+        ),
+        (
+            "ReActResNet18_1w1a",
+            "conv1: its result is not clamped, so an integer file needs calibration images for its scale",
+        ),
     ],
 )
 def test_networks_that_need_calibration(arch: str, reason: str) -> None:
@@ -234,7 +240,7 @@ def test_prelu_before_the_classifier(how: str, slope: float | None, isa: str) ->
 @pytest.mark.parametrize(
     ("how", "slope", "reason"),
     [
-        ("scaled", 2.0, "prelu: a slope is 2, integers have less than 2"),
+        ("scaled", 2.0, "prelu: a slope is 2, integer files need slopes below 2"),
         ("mean", 0.25, "conv: its result is not clamped"),
     ],
 )

@@ -190,7 +190,7 @@ def test_external_data_is_named_once(tmp_path: Path) -> None:
     """onnx takes the last of two places; so does whoever wrote them, if a reader looks at the first only."""
     (tmp_path / "model").mkdir()
     (tmp_path / "secret").write_bytes(bytes(48))
-    with pytest.raises(ExportError, match="tensor 'w' says twice where it is kept"):
+    with pytest.raises(ExportError, match="tensor 'w' repeats an entry of its external data"):
         onnx_file.load(external(tmp_path / "model", "m.data", last="../secret"))
 
 
@@ -217,7 +217,7 @@ def test_external_data_that_is_missing_cut_or_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"tensor 'w'"):
         onnx_file.Network(path, onnx_file.load(path))
     (tmp_path / "model" / "m.data").unlink()
-    with pytest.raises(ExportError, match=r"tensor 'w' is kept in 'm.data', which is not there"):
+    with pytest.raises(ExportError, match=r"tensor 'w' is kept in 'm.data', which does not exist"):
         onnx_file.load(path)
 
 
@@ -233,14 +233,14 @@ ADD = [node("Add", "x x", "y")]
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (lambda: network(ADD, opset=3), "has opset 3, known are 7 to "),
+        (lambda: network(ADD, opset=3), "has opset 3, supported are 7 to "),
         (lambda: network(ADD, opset=999), "has opset 999"),
         (lambda: network(ADD, inputs={}), "has 0 inputs; expected one"),
         (lambda: network(ADD, inputs={"x": [1, 2, 3, 4], "z": [1]}), "has 2 inputs: 'x', 'z'"),
         (lambda: network(ADD, inputs={"x": ["n", 3, "h", "w"]}), r"\(n, 3, h, w\); .* must be fixed"),
         (lambda: network(ADD, inputs={"x": [1, 3, 8]}), r"is \(1, 3, 8\), expected floats"),
         (lambda: network(ADD, inputs={"x": [8, 2, 3, 4]}), "a batch of 8; export it for 1 image"),
-        (lambda: network([node("Add", "x lost", "y")]), "the_add: reads 'lost', which nothing before it"),
+        (lambda: network([node("Add", "x lost", "y")]), "the_add: reads 'lost', which no earlier node"),
         (lambda: network([node("Neg", "w", "y")], {"w": np.ones(1, np.float32)}), "'y' does not depend on its input"),
         (lambda: network([node("Add", "x w", "y")], {"w": np.array(["a"])}), "tensor 'w' is of type STRING"),
         (lambda: network([]), "without a network"),

@@ -274,7 +274,7 @@ def test_refused(place: Place) -> None:
     place.refuses("nothing.bnn: No such file", model="nothing.bnn")
 
     for name, options, words in (
-        ("float.bnn", ExportOptions(labels="cifar10", numerics="float"), "computes in float"),
+        ("float.bnn", ExportOptions(labels="cifar10", numerics="float"), "is a float file"),
         ("unnamed.bnn", ExportOptions(labels="none"), "has no class names"),
     ):
         export(checkpoint, place.path / name, options)

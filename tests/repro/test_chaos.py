@@ -204,7 +204,7 @@ def test_refusals(material: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     export(material / "r20.pth", mine)
     cases = [
         (2, [str(mine)], "--model takes one checkpoint or run"),
-        (1, [str(material / "bare.pth")], "does not say which network it is of"),
+        (1, [str(material / "bare.pth")], "has no key 'arch' that names its network"),
         (2, [str(material / "r20.pth"), str(material / "data")], "--model takes one checkpoint or run"),
     ]
     for code, models, words in cases:

@@ -147,13 +147,13 @@ def test_resuming(finished: Path, epochs: int, tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["train.deployed_epochs=4"], "train.deployed_epochs is 4, of 3 epochs in all"),
-        (["train.deployed_epochs=-1"], "train.deployed_epochs is -1, of 3 epochs in all"),
+        (["train.deployed_epochs=4"], "train.deployed_epochs is 4, expected 0 to 3, the number of epochs"),
+        (["train.deployed_epochs=-1"], "train.deployed_epochs is -1, expected 0 to 3, the number of epochs"),
         (["train.deployed_weights=int4"], "train.deployed_weights is 'int4'; known are int16, int8"),
         (["train.deployed_stem=int32"], "train.deployed_stem is 'int32'; known are int16, int8"),
         (["train.deployed_epochs=0", "train.deployed_stem=x"], "train.deployed_stem is 'x'; known are int16, int8"),
-        (["train.compile=true"], "train.deployed_epochs is 2, which excludes train.compile"),
-        (["train.sync_bn=true"], "train.deployed_epochs is 2, which excludes train.sync_bn"),
+        (["train.compile=true"], "train.deployed_epochs is 2, which cannot be combined with train.compile"),
+        (["train.sync_bn=true"], "train.deployed_epochs is 2, which cannot be combined with train.sync_bn"),
         (["network.name=cResNet18_1w1a"], "cResNet18_1w1a has no integer form: conv1: its result is not clamped"),
         (
             ["network.binary_weights=false"],
@@ -177,7 +177,7 @@ def test_several_processes_are_refused(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert cli.main(arguments(tmp_path / "a", settings=SETTINGS)) == 2
-    assert "train.deployed_epochs is 2, which excludes torchrun" in capsys.readouterr().err
+    assert "train.deployed_epochs is 2, which cannot be combined with torchrun" in capsys.readouterr().err
 
 
 def test_a_rate_that_is_too_high(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

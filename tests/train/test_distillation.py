@@ -95,7 +95,9 @@ def test_images_that_are_held_out() -> None:
     assert parts["test"] != list(range(12))
     assert trainer._without(data, 12, "test").labels.tolist() == parts["test"]
     for wrong in (50, 60, -1):
-        with pytest.raises(DataError, match=f"data.held_out is {wrong}, of 50 training images"):
+        with pytest.raises(
+            DataError, match=f"data.held_out is {wrong}, expected 1 to 49: there are 50 training images"
+        ):
             trainer._without(data, wrong, "train")
     recipe = load_recipe("table1-cresnet20")
     set_values(recipe, ["data.kind=synthetic", "data.held_out=100"])

@@ -81,7 +81,7 @@ def test_lists_of_lists(tmp_path: Path) -> None:
 
 def test_a_place_far_out_in_the_memo(tmp_path: Path) -> None:
     found = pickles.in_child(READ, "cifar", cifar(tmp_path, b"\x80\x02" + PLACE + b"}."))
-    assert found.splitlines() == [f"{tmp_path / 'test_batch'}: not a CIFAR file (place 300000000 of a memo)", "True"]
+    assert found.splitlines() == [f"{tmp_path / 'test_batch'}: not a CIFAR file (memo index 300000000)", "True"]
 
 
 @pytest.mark.parametrize(

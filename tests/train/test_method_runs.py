@@ -133,9 +133,9 @@ def test_flips_of_a_run_are_those_of_binary_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "setting", "words"),
     [
-        ("rbnn", "network.binary_weights=false", "are not for RBNN_cResNet20_1w1a"),
-        ("adabin", "network.recu_tau=0.9", "are not for AdaBin_cResNet20_1w1a"),
-        ("adabin", "network.learned_scale=true", "no choice of learned scales"),
+        ("rbnn", "network.binary_weights=false", "cannot be used with RBNN_cResNet20_1w1a"),
+        ("adabin", "network.recu_tau=0.9", "cannot be used with AdaBin_cResNet20_1w1a"),
+        ("adabin", "network.learned_scale=true", "learned_scale is not an option"),
         ("recu", "data.normalise=mnist", "data.normalise is 'mnist'; known are imagenet, cifar10, cifar100"),
     ],
 )

@@ -207,7 +207,7 @@ def test_initial_state() -> None:
     assert (adaptive.binary_a.alpha_a.item(), adaptive.binary_a.beta_a.item()) == (1.0, 0.0)
     scales = RectifiedConv2d(3, 50, 3).alpha.detach()
     assert 0 <= scales.min() < 0.2 < 0.8 < scales.max() <= 1
-    with pytest.raises(ValueError, match="AdaBin_cResNet20_1w1a has no choice of learned scales"):
+    with pytest.raises(ValueError, match="learned_scale is not an option of AdaBin_cResNet20_1w1a"):
         create_network("adabin_cresnet20", learned_scale=True)
     learned = {name: next(iter(binary_layers(create_network(name)).values())).learned_scale for name in NETWORKS}
     assert list(learned.values()) == [True, False, True, False]

@@ -1,4 +1,4 @@
-"""`python tools/arm64/count.py`: the instructions of one inference on emulated ARM CPUs, beside those of ncnn.
+"""`python tools/arm64/count.py`: counts the instructions of one inference on emulated ARM CPUs, for ovsw and for ncnn.
 
 Counts are exact and repeat to the instruction (one thread, warm; another folder may shift them by 0.02 %, as memcpy
 depends on alignment). Times are a model made of those counts and of published or measured throughputs; no wait for

@@ -1,4 +1,4 @@
-"""`python tools/arm64/disasm.py [OBJECT ...]`: whether the compiled binary convolution is what its source promises.
+"""`python tools/arm64/disasm.py [OBJECT ...]`: checks that the compiled binary convolution is what its source promises.
 
 Default: every kernels/arm_neon/*bconv.cc.o of build/arm64. In each, some loop must count bits (cnt, eor), the epilogue
 must shift by a vector (sshl), and no innermost loop that counts bits may keep vector registers on the stack. Beside

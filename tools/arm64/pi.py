@@ -100,7 +100,7 @@ def sources() -> None:
 def script(blocks: list[pages.Block]) -> str:
     lines = ["set -euo pipefail", "export DEBIAN_FRONTEND=noninteractive"]
     for block in blocks:
-        text = block.text.replace("apt install", "apt install -y -qq --no-install-recommends")  # nobody is there to ask
+        text = block.text.replace("apt install", "apt install -y -qq --no-install-recommends")  # without questions
         if block.language == "python":
             lines.append(f"echo '>>> python'; python3 - <<'END'\n{text}END")
         else:

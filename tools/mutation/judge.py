@@ -1,6 +1,7 @@
-"""Does a test notice? Chosen tests run in a child of a process that has loaded torch and the like, but nothing of ours.
+"""Finds out whether a test notices a mutant.
 
-A child has a limit of CPU seconds, which only what hangs reaches, and is stopped at the first failure.
+The chosen tests run in a child of a process that has loaded torch and the like, but nothing of this project. A
+child has a limit of CPU seconds, which only a hang reaches, and is stopped at the first failure.
 """
 
 from __future__ import annotations

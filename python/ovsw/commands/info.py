@@ -77,7 +77,7 @@ def options(p: argparse.ArgumentParser) -> None:
 
 @command(
     "ovsw-info",
-    "Show what is in a .bnn file, or what this CPU runs.",
+    "Show what is in a .bnn file, or which kernels this CPU supports.",
     options,
     examples=("model.bnn", "cresnet20-cifar10 --json", "--cpu"),
 )

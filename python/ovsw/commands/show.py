@@ -53,7 +53,7 @@ def terminal_picture(image: ImageSource, columns: int) -> list[str]:
 
 
 def beside(picture: Sequence[str], texts: Sequence[str], columns: int, room: int = 0) -> list[str]:
-    """A picture of so many columns with lines of text to its right, which are at least `room` columns wide."""
+    """A picture of `columns` columns with lines of text to its right, which are at least `room` columns wide."""
     pairs = zip_longest(picture, texts)
     return [f"{left or ' ' * columns}  {(right or '').ljust(room)}" for left, right in pairs]
 

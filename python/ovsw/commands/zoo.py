@@ -40,7 +40,7 @@ def card(e: Entry) -> str:
         "- It knows only its classes: the answer to any picture is one of them.",
         f"- It was trained and tested only on {e.test_set}. Its accuracy on other photos was not measured.",
         "- Its probabilities are not calibrated.",
-        "- The epoch may have been chosen by its accuracy on the same test images, because `ovsw-train` has no others.",
+        "- The epoch may have been chosen by its accuracy on the same test images.",
     ]
     lines += ["", "## Accuracy by class", "", "| class | right | of |", "|---|---:|---:|"]
     by_class = zip(e.classes, e.right_by_class, e.images_by_class)

@@ -114,9 +114,9 @@ Split = Union[MemorySet, FolderSet]
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set that `open_split` opens by its `name`; `in_folder` says whether it lies in a folder of the user's.
+    """A data set that `open_split` opens by its `name`; `in_folder` says whether it is read from a folder.
 
-    Synthetic images have so many classes and this size; image folders skip or refuse broken files.
+    `num_classes` and `size` are for synthetic images; `broken` says whether image folders skip or refuse broken files.
     """
 
     name: ClassVar[str]

@@ -103,7 +103,7 @@ def open_split(
         raise DataError(f"unknown data set '{kind}'; known are {', '.join(DATASETS)}")
     if DATASETS[kind].in_folder:
         if root is None:
-            raise DataError(f"--data DIR is needed: where {kind} lies")
+            raise DataError(f"--data DIR is needed: the folder of {kind}")
         if not root.is_dir():
             raise DataError(f"--data: the folder {root} does not exist")
     return DATASETS[kind](num_classes, size, broken).open(root or Path(), split)

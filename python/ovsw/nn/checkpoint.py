@@ -66,7 +66,7 @@ def state_dict(path: Path, checkpoint: Any) -> dict[str, Tensor]:
 
 
 def _check_sizes(path: Path, state: dict[str, Tensor]) -> None:
-    """Views of one storage, and strides of 0, can make more numbers of a file than it holds."""
+    """Refuses tensors that need far more memory than the file: views of one storage, or strides of 0, can do that."""
     storages = {v.untyped_storage().data_ptr(): v.untyped_storage().nbytes() for v in state.values()}
     held, numbers = sum(storages.values()), sum(v.numel() for v in state.values())
     if numbers > _MOST_VIEWS * held:
@@ -75,7 +75,7 @@ def _check_sizes(path: Path, state: dict[str, Tensor]) -> None:
 
 @contextmanager
 def damaged(path: Path) -> Iterator[None]:
-    """Around the use of what `read_run` has read: a value of the wrong kind in it is an error that names the file."""
+    """For code that uses the result of `read_run`: a value of the wrong kind becomes an error that names the file."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as e:

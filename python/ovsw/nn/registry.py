@@ -26,7 +26,7 @@ def create(
     module: type[nn.Module] = getattr(ovsw.nn, spec.module)
     taken = inspect.signature(module).parameters
     if learned_scale and "learned_scale" not in taken:
-        raise ValueError(f"{spec.name} has no choice of learned scales: its method says whether they are")
+        raise ValueError(f"learned_scale is not an option of {spec.name}: its method decides how scales are computed")
     options: dict[str, Any] = {
         "num_classes": spec.num_classes if num_classes is None else num_classes,
         "learned_scale": learned_scale,

@@ -31,13 +31,13 @@ class RefusedError(ValueError):
 
 
 class Inert:
-    """Stands for a value whose type is not let in: it holds nothing and does nothing."""
+    """A placeholder for a value whose type is not allowed: it holds nothing and does nothing."""
 
     __slots__ = ()
 
 
 class OddTensor(Inert):
-    """Stands for a sparse, quantized or empty tensor."""
+    """A placeholder for a sparse, quantized or empty tensor."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ class _Storage:
 
 
 def _read_zip(file: IO[bytes], size: int) -> Any:
-    """torch.save compresses nothing: a file that does could hold a thousand times its size."""
+    """Refuses compressed files, which torch.save does not write: one could unpack to a thousand times its size."""
     with zipfile.ZipFile(file) as archive:
         members = {member.filename: member for member in archive.infolist()}
         if any(name.endswith("/constants.pkl") for name in members):
@@ -223,7 +223,7 @@ _REFUSED = (pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2,
 
 
 class _Unpickler(pickle._Unpickler):
-    """Python's own, of which only opcodes for plain values and calls of makers are left.
+    """Python's unpickler, of which only opcodes for plain values and calls of makers are left.
 
     `room` is how many values calls may still copy: pickles can name one large value many times.
     """

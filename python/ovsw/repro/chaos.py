@@ -40,12 +40,12 @@ FILES = {
 
 
 def fixed_point(bits: int) -> Rounding:
-    """To the nearest 16-bit number with so many bits after the point."""
+    """Rounds to the nearest 16-bit number with `bits` bits after the point."""
     return lambda x: torch.clamp(torch.round(x * 2**bits), -(2**15), 2**15 - 1) / 2**bits
 
 
 def through(dtype: torch.dtype) -> Rounding:
-    """To the nearest number of a floating-point type."""
+    """Rounds to the nearest number of a floating-point type."""
     return lambda x: x.to(dtype).to(x.dtype)
 
 
@@ -60,7 +60,7 @@ ROUNDINGS: dict[str, Rounding] = {
 
 
 class Watched:
-    """A network in eval mode whose stream can be rounded, and which tells the signs that its binary layers read.
+    """A network in eval mode that can round its stream and records the signs that its binary layers read.
 
     A place is a call of a module, as modules may be called several times: ("layer1.0.nonlinear", 0) is the first.
     """
@@ -111,7 +111,7 @@ def _places(model: nn.Module, x: Tensor) -> list[tuple[str, int]]:
     calls: dict[str, int] = {}
     origin: dict[int, tuple[str, int]] = {}  # who made a tensor
     unshifted: dict[int, int] = {}  # a shift right before a sign is a threshold: what it reads is stored
-    alive: list[Tensor] = []  # ids are of living things only
+    alive: list[Tensor] = []  # keeps the tensors alive, as an id is unique only among living objects
     places: list[tuple[str, int]] = []
     clamps: list[tuple[str, int]] = []
 
@@ -194,7 +194,7 @@ class Images:
 
     @classmethod
     def of(cls, split: MemorySet, count: int | None) -> Images:
-        """At most so many images, evenly spread over the set."""
+        """At most `count` images, evenly spread over the set."""
         n = len(split) if count is None else min(count, len(split))
         chosen = np.arange(n) * len(split) // n
         pixels = np.ascontiguousarray(split.images.numpy()[chosen].transpose(0, 2, 3, 1))
@@ -213,7 +213,7 @@ def load_network(path: Path) -> tuple[nn.Module, NetworkSpec, int]:
     state = state_dict(path, checkpoint)
     name = checkpoint.get("arch") if isinstance(checkpoint, dict) else None
     if not isinstance(name, str):
-        raise CheckpointError(f"{path}: does not say which network it is of (key 'arch'), as ovsw-train's do")
+        raise CheckpointError(f"{path}: has no key 'arch' that names its network; pass a checkpoint of ovsw-train")
     spec, recipe = network(name), kept_recipe(checkpoint)
     spec = spec if recipe is None else replace(spec, input=input_of(recipe))
     weight = state.get(f"{spec.classifier}.weight")
@@ -235,7 +235,7 @@ def study(
     images: int | None = None,
     depth_images: int = 1000,
 ) -> dict[str, Any]:
-    """All comparisons of a checkpoint, as chaos.json has them; `files` are .bnn files of the user's beside ours."""
+    """All comparisons of a checkpoint, as chaos.json has them; `files` are further .bnn files to compare."""
     model, spec, _ = load_network(checkpoint)
     shown = Images.of(split, images)
     if tuple(shown.pixels.shape[1:]) != (spec.input.height, spec.input.width, spec.input.channels):
@@ -293,7 +293,9 @@ def _everywhere(
     for name, path in files.items():
         engines[name], models[name] = Engine(path), bnn.read(path)
         if engines[name].num_classes != reference.run(_normalised(shown.pixels[:1], spec, torch.float64))[0].shape[1]:
-            raise ValueError(f"{path}: has {engines[name].num_classes} classes, the checkpoint's network does not")
+            raise ValueError(
+                f"{path}: has {engines[name].num_classes} classes, the checkpoint's network has another number"
+            )
     comparisons = {name: Comparison() for name in ("float64 (judge)", "float32", *engines, *ROUNDINGS)}
     done = 0
     for batch in shown.batches():

@@ -66,7 +66,7 @@ def options(p: argparse.ArgumentParser) -> None:
     how.add_argument("--runs", metavar="DIR", type=Path, help="folder for the runs (default: DIR/runs)")
     how.add_argument("--jobs", metavar="N", type=whole(1), help="runs at a time (default: one per core; one on a GPU)")
     how.add_argument("--nice", metavar="N", type=whole(0, 19), default=0, help="niceness of the runs, 0 to 19")
-    how.add_argument("--hours", metavar="H", type=float, default=math.inf, help="stop after so many hours")
+    how.add_argument("--hours", metavar="H", type=float, default=math.inf, help="stop after H hours")
     how.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     how.add_argument("--amp", action="store_true", help="mixed precision, on a GPU only")
     more = p.add_argument_group("for single experiments")
@@ -128,7 +128,7 @@ def main(args: argparse.Namespace) -> int:
         return INTERRUPTED
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise RuntimeError(f"{problems[0]}{more}; the same command tries again")
+        raise RuntimeError(f"{problems[0]}{more}; run the same command to try again")
     if work.limits.over:
         print(f"{args.prog}: stopped after {args.hours:g} hours; the same command continues", file=sys.stderr)
     return 0
@@ -255,7 +255,7 @@ def _test_images(checkpoint: Path, data: Path | None, experiment: Experiment) ->
     recipe = kept_recipe(read(checkpoint)) or experiment.points[0].recipe
     split = open_data(recipe, data, "test")
     if not isinstance(split, MemorySet):
-        raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; chaos takes CIFAR and the like")
+        raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; choose one that is, such as cifar10")
     return split
 
 

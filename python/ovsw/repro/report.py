@@ -1,4 +1,4 @@
-"""Tables of an experiment, as Markdown and CSV, with the paper's numbers beside ours; made from its folder alone."""
+"""Tables of an experiment, as Markdown and CSV, with the paper's numbers next to ours; made from its folder alone."""
 
 from __future__ import annotations
 

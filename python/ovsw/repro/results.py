@@ -25,7 +25,7 @@ from ovsw.util.files import replace_file, write_csv
 
 LIGHT = ("config.json", "metrics.csv", "diverged.txt")
 BINS = 80
-SIGMAS = 4.0  # histograms reach so many standard deviations of the initial weights; what lies beyond is in the last bin
+SIGMAS = 4.0  # range of histograms in standard deviations of the initial weights; larger ones are in the last bin
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A run in one small file, from which it resumes to the same weights, bit for bit.
+"""A run in one small file, from which it can be resumed to the same weights, bit for bit.
 
     python -m ovsw.train.archive pack RUN FILE
     python -m ovsw.train.archive unpack FILE RUN

@@ -25,7 +25,7 @@ from ovsw.util.text import first_line
 
 
 def in_eval(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy of a module on the CPU, in eval mode, that shares with it all numbers that have this type already."""
+    """A copy of a module on the CPU, in eval mode; tensors that already have this type are shared, not copied."""
     owned = (t for m in model.modules() for part in (m._parameters, m._buffers, vars(m)) for t in part.values())
     memo: dict[int, Any] = {}
     try:

@@ -24,7 +24,7 @@ def options(p: argparse.ArgumentParser) -> None:
     recipe = p.add_argument("recipe", metavar="RECIPE", nargs="?", help="a recipe's name, or a .toml file")
     offer(recipe, lambda: [recipe.name for recipe in recipes()])
     p.add_argument("--list", action="store_true", help="show all recipes with the paper's results")
-    p.add_argument("--data", metavar="DIR", help="where the data set lies")
+    p.add_argument("--data", metavar="DIR", help="folder of the data set")
     p.add_argument("-o", "--output", metavar="RUN", help="folder for checkpoints and metrics")
     p.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="change the recipe: train.epochs=10")
     p.add_argument("--seed", metavar="N", type=int, help="default: the recipe's first")
@@ -32,7 +32,7 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--teacher", metavar="FILE", help="weights of the float network that the recipe distils from")
     about = "folder for the teacher's outputs on train.teacher_views, to be shared by runs (default: RUN)"
     p.add_argument("--teacher-cache", metavar="DIR", help=about)
-    p.add_argument("--resume", action="store_true", help="go on with the run in RUN, if there is one")
+    p.add_argument("--resume", action="store_true", help="continue the run in RUN, if there is one")
     p.add_argument("--device", default="cpu", help="cpu (default) or cuda")
     p.add_argument("--amp", action="store_true", help="mixed precision, on a GPU only")
     p.add_argument("--quiet", action="store_true", help="no progress")
@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
         raise UsageError(f"--data DIR is needed: the recipe trains on {recipe.data.kind}")
     folder = Path(args.output)
     if (folder / "last.pth").exists() and not args.resume:
-        raise ValueError(f"{folder}: holds a run already; --resume goes on with it")
+        raise ValueError(f"{folder}: contains a run already; --resume continues it")
     with Progress(args.prog) as progress:
         progress.step("loading torch")
         cpu.let_idle_threads_sleep()
@@ -81,7 +81,7 @@ def main(args: argparse.Namespace) -> int:
         try:
             trainer.train(run, data, args.quiet, cache)
         except KeyboardInterrupt:
-            print(f"{args.prog}: stopped after epoch {run.epoch}; --resume goes on from there", file=sys.stderr)
+            print(f"{args.prog}: stopped after epoch {run.epoch}; --resume continues from there", file=sys.stderr)
             return INTERRUPTED
     print(f"best test accuracy {run.best:.2f} % in {run.epoch} epochs: {folder / 'model_best.pth'}")
     return 0

@@ -73,7 +73,7 @@ def _signed(run: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def compare(a: Path, b: Path) -> list[tuple[str, int, float]]:
-    """Name, size and share of differing signs of the convolution weights that two checkpoints have in common."""
+    """The convolution weights that two checkpoints have in common: name, size, share of signs that differ."""
     import torch
 
     from ovsw.nn.checkpoint import read, state_dict
@@ -144,7 +144,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def pyplot() -> Any:
-    """matplotlib without a screen."""
+    """matplotlib.pyplot with a backend that needs no screen."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -154,14 +154,16 @@ def pyplot() -> Any:
 
 
 def options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("inputs", metavar="RUN", nargs="+", help="run folders, drawn beside each other, or A.pth B.pth")
+    p.add_argument(
+        "inputs", metavar="RUN", nargs="+", help="run folders, drawn side by side, or two checkpoints A.pth B.pth"
+    )
     p.add_argument("-o", "--output", metavar="DIR", help="where CSV and PNG files go (default: the first run)")
     p.add_argument("--layers", metavar="NAME", nargs="+", help="layers to draw (default: the last of each stage)")
 
 
 @command(
     "ovsw-flips",
-    "Show silent weights: of runs of ovsw-train, or between two checkpoints.",
+    "Show the silent weights of runs of ovsw-train, or the signs that differ between two checkpoints.",
     options,
     examples=("runs/r20", "runs/r20 runs/vanilla -o pictures", "runs/r20/initial.pth runs/r20/last.pth"),
 )

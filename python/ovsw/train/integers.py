@@ -1,7 +1,7 @@
 """docs/numerics.md over torch tensors: what the ops of an integer file compute, for batches of maps (n, c, h, w).
 
 Whole numbers are held in floating point of a width in which they are exact: maps in float32 (i32 in float64), sums in
-float32 where they stay below 2^24, else in float64. `ovsw.numerics` is the judge and shares no code with this.
+float32 where they stay below 2^24, else in float64. `ovsw.numerics` is the reference and shares no code with this.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ovsw.export.ops.fused import Lowered
 _CHUNK = 1 << 17  # elements that are scaled and shifted together: they stay in the cache from one pass to the next
 _CORES = (ir.Dot, ir.Conv, ir.Linear, ir.AvgPool, ir.MaxPool, ir.ChannelPad)
 _PAIRS = ("scale", "slope")  # tensors that may have a second row
-_SIGNED = 2.0**-10  # a whole centre is moved by this, so that no n stands for 0 itself, whose sign is a matter of taste
+_SIGNED = 2.0**-10  # a whole centre is moved by this, so that no n stands for exactly 0, whose sign would be ambiguous
 
 
 def pixels(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -91,16 +91,18 @@ def draw_contours(axis: Any, a: np.ndarray, b: np.ndarray, losses: np.ndarray, l
 def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("checkpoint", metavar="CKPT", type=Path, help="last.pth or model_best.pth of a run")
     p.add_argument("--data", metavar="DIR", type=Path, help="folder of the data set")
-    out = "the picture; a .csv is written beside it"
+    out = "the picture; a .csv file with the same name is written, too"
     p.add_argument("-o", "--output", metavar="OUT.png", type=Path, required=True, help=out)
-    p.add_argument("--grid", metavar="N", type=whole(2), default=21, help="points each way (default: %(default)s)")
-    p.add_argument("--span", metavar="X", type=float, default=1.0, help="how far each way (default: %(default)s)")
+    p.add_argument("--grid", metavar="N", type=whole(2), default=21, help="points per axis (default: %(default)s)")
+    p.add_argument(
+        "--span", metavar="X", type=float, default=1.0, help="each axis goes from -X to X (default: %(default)s)"
+    )
     p.add_argument("--images", metavar="N", type=whole(1), default=512, help="test images (default: %(default)s)")
 
 
 @command(
     "ovsw-landscape",
-    "Draw the loss around a checkpoint of ovsw-train, filter-normalised.",
+    "Draw the loss around a checkpoint of ovsw-train, along two filter-normalised directions.",
     options,
     examples=("runs/r20/last.pth --data DIR -o loss.png", "runs/r20/last.pth --data DIR -o loss.png --grid 9"),
 )
@@ -128,7 +130,7 @@ def main(args: argparse.Namespace) -> int:
         model.load_state_dict({k: v for k, v in checkpoint["state_dict"].items() if k in known})
     split = open_data(recipe, args.data, "test")
     if not isinstance(split, MemorySet):
-        raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; landscapes take CIFAR and the like")
+        raise ValueError(f"data set '{recipe.data.kind}' is not held in memory; choose one that is, such as cifar10")
     x = augment.normalise(split.images[: args.images], spec.mean, spec.std)
     with Progress(args.prog) as progress:
         losses = surface(model, x, split.labels[: args.images], args.grid, args.span, progress=progress)

@@ -60,7 +60,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 
 def learning_rate(config: TrainConfig, epoch: float) -> float:
-    """After so many epochs: linear warm-up, then a cosine that ends at 1e-5 or ReActNet's line, 0 in the last epoch.
+    """The rate after `epoch` epochs: linear warm-up, then a cosine down to 1e-5, or ReActNet's line down to 0.
 
     "cosine" and "linear" are set once per epoch, "smooth" is the cosine set at every step.
     """

@@ -45,8 +45,8 @@ class DataConfig:
     augment: str = "cifar"  # cifar, cifar-alternate (each image mirrored every second epoch), imagenet, none
     crop: list[float] = field(default_factory=lambda: [0.08, 1.25])  # share of the area that "imagenet" crops ask for
     broken: str = "refuse"  # images that cannot be decoded: refuse or skip
-    limit: int = 0  # so many images of either part at most, all if 0: for a first try
-    held_out: int = 0  # so many training images take the place of the test set: to choose settings by
+    limit: int = 0  # use at most this many training and test images; 0: all
+    held_out: int = 0  # training images that replace the test set, to choose settings with
     workers: int = 2  # processes that decode an image folder
 
 
@@ -59,7 +59,7 @@ class TrainConfig:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     decay_dims: int = (
-        1  # weight decay on parameters of at least so many dimensions: 1 all, 2 no vectors, 4 no classifier
+        1  # weight decay for parameters with this many dimensions or more: 1 all, 2 no vectors, 4 no classifier
     )
     schedule: str = "cosine"  # cosine or linear, set once per epoch; smooth: cosine, set at every step
     warmup: int = 5
@@ -75,7 +75,7 @@ class TrainConfig:
     sync_bn: bool = False  # with several processes: batch norm over the whole batch
     channels_last: bool = False  # maps with channels innermost: for GPUs
     compile: bool = False  # torch.compile
-    deployed_epochs: int = 0  # so many last ones in the arithmetic of the exported file, batch norms frozen
+    deployed_epochs: int = 0  # the last epochs that compute as the exported file does, with frozen batch norms
     deployed_weights: str = "int16"  # real weights of that file: int16 or int8
     deployed_stem: str = ""  # those of its first layer; as the others if empty
     seeds: list[int] = field(default_factory=lambda: [46])

@@ -111,7 +111,7 @@ def start(
         _load_weights(model, init)
     layout = torch.channels_last if config.channels_last else torch.preserve_format
     model.to(device, memory_format=layout)  # type: ignore[call-overload]
-    ovsw = OvSW(  # with a penalty of 0 it only watches: vanilla runs report flips and silence too
+    ovsw = OvSW(  # with both parts off it only counts, so that vanilla runs report flips and silence, too
         model,
         recipe.ovsw.lam,
         recipe.ovsw.gamma if recipe.ovsw.sad else 0.0,
@@ -145,7 +145,9 @@ def _teacher(name: str, num_classes: int) -> nn.Module:
 def _check_deployed(config: TrainConfig, amp: bool) -> None:
     """Refuses settings that exclude deployed epochs, before the first epoch."""
     if not 0 <= config.deployed_epochs <= config.epochs:
-        raise UsageError(f"train.deployed_epochs is {config.deployed_epochs}, of {config.epochs} epochs in all")
+        raise UsageError(
+            f"train.deployed_epochs is {config.deployed_epochs}, expected 0 to {config.epochs}, the number of epochs"
+        )
     for key, known in (("weights", ("int16", "int8")), ("stem", ("int16", "int8", ""))):
         if (width := getattr(config, f"deployed_{key}")) not in known:
             raise UsageError(f"train.deployed_{key} is '{width}'; known are int16, int8")
@@ -157,7 +159,7 @@ def _check_deployed(config: TrainConfig, amp: bool) -> None:
     }
     for what, used in other.items():
         if used and config.deployed_epochs:
-            raise UsageError(f"train.deployed_epochs is {config.deployed_epochs}, which excludes {what}")
+            raise UsageError(f"train.deployed_epochs is {config.deployed_epochs}, which cannot be combined with {what}")
 
 
 def _deployed(run: TrainingRun) -> Deployed:
@@ -208,7 +210,7 @@ def build_model(recipe: Recipe) -> nn.Module:
             layer.tau = net.recu_tau or None
             layer.binary_weights = net.binary_weights
         elif net.recu_tau or not net.binary_weights:
-            raise ValueError(f"network.recu_tau and network.binary_weights=false are not for {net.name}")
+            raise ValueError(f"network.recu_tau and network.binary_weights=false cannot be used with {net.name}")
     if recipe.train.sync_bn:
         sync_batch_norms(model)
     return model
@@ -295,7 +297,9 @@ def open_data(recipe: Recipe, data: Path | None, split: str) -> Split:
 def _without(train: Split, held_out: int, split: str) -> Split:
     """The training images that are used, or those that are held out; always the same ones."""
     if not 0 < held_out < len(train):
-        raise DataError(f"data.held_out is {held_out}, of {len(train)} training images")
+        raise DataError(
+            f"data.held_out is {held_out}, expected 1 to {len(train) - 1}: there are {len(train)} training images"
+        )
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
     chosen = torch.sort(order[held_out:] if split == "train" else order[:held_out]).values
     return train.chosen(chosen)
@@ -426,7 +430,7 @@ def _images(
     loader = DataLoader(decoded, batch_sampler=[b.tolist() for b in batches], num_workers=workers)
     try:
         yield from zip(batches, loader)
-    except DataError as e:  # from a worker it comes wrapped in that one's whole traceback
+    except DataError as e:  # a worker's error carries its whole traceback in the message
         raise DataError(str(e).strip().splitlines()[-1].rpartition("DataError: ")[2]) from None
 
 

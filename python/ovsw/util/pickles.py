@@ -1,8 +1,8 @@
 """Looks through a pickle before it is loaded: what its opcodes would build, without building it.
 
-Loaders decide which names a pickle may use. What they do not see is size: a place in the memo takes all those before
-it; a tuple of twice the tuple before it, forty times over, takes for ever to hash; and tuples in one another a hundred
-thousand deep are the end of the stack.
+Loaders decide which names a pickle may use, but not how much memory and time it takes. A high memo index allocates all
+lower ones. A tuple that holds the tuple before it twice, forty times over, takes practically for ever to hash. Tuples
+nested a hundred thousand deep overflow the stack.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import pickletools
 from typing import IO
 
 MAX_TUPLE = 10_000  # values in a tuple and the tuples in it
-MIN_MEMO = 1 << 16  # places that any memo may have; it may also have one for each byte
+MIN_MEMO = 1 << 16  # memo entries that any pickle may have, besides one for each of its bytes
 MAX_ALL = 50_000_000  # values in any object, counted as often as they are reached
 
 _UNHASHABLE = {"LIST", "DICT", "EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET"}
 
 
 class _Object:
-    """How many values it holds, and how many of them its hash depends on."""
+    """An object that a pickle builds: how many values it holds, and how many of them its hash depends on."""
 
     def __init__(self, all_: int, hashed: int) -> None:
         self.all, self.hashed = all_, hashed
@@ -39,7 +39,7 @@ def check(stream: IO[bytes], size: int) -> None:
             if "PUT" in op.name or op.name == "MEMOIZE":
                 index = len(memo) if op.name == "MEMOIZE" else int(arg or 0)
                 if not 0 <= index <= size + MIN_MEMO:
-                    raise ValueError(f"place {index} of a memo")
+                    raise ValueError(f"memo index {index}")
                 memo[index] = stack[-1]
             elif "GET" in op.name:
                 stack.append(memo[int(arg or 0)])
@@ -52,11 +52,11 @@ def check(stream: IO[bytes], size: int) -> None:
             elif op.name != "STOP":
                 _apply(op, stack, marks)
     except LookupError:
-        raise ValueError("what is not there") from None
+        raise ValueError("a reference to a missing value") from None
 
 
 def _apply(op: pickletools.OpcodeInfo, stack: list[_Object], marks: list[int]) -> None:
-    """Takes an opcode's arguments from the stack and puts there what it makes of them."""
+    """Takes an opcode's arguments from the stack and pushes its result."""
     marked = pickletools.markobject in op.stack_before
     first = marks.pop() if marked else len(stack) - len(op.stack_before)
     if first < 0 or first > len(stack):

@@ -55,7 +55,7 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def step(self, what: str) -> None:
-        """A task begins that cannot say how far it is: a terminal shows at once what it waits for."""
+        """Shows a task without measurable progress in a terminal at once."""
         if sys.stderr.isatty():
             self._draw(visible(f"{self.prog}: {what} ..."))
 
