@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ovsw.nn import native
-from ovsw.nn.binary import ActivationSign, BinaryLayer, SurrogateSign
+from ovsw.nn.binary import ActivationSign, BinaryLayer, SurrogateSign, centred
 from ovsw.nn.rbnn import rising
 from ovsw.nn.resnet import FOUR_STAGES, THREE_STAGES, Staged, padded_shortcut, real_shortcut
 
@@ -52,15 +52,15 @@ class AdaptiveConv2d(BinaryLayer):
 
     @torch.no_grad()
     def signed(self) -> Tensor:
-        return self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
+        return centred(self.weight)
 
     def two_valued(self) -> tuple[Tensor, Tensor, Tensor]:
         """alpha, b = +-1 and beta of the weight in force, alpha * b + beta."""
         beta = self.weight.mean(dim=(1, 2, 3), keepdim=True)
-        centred = self.weight - beta
-        alpha = centred.square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
+        rest = self.weight - beta
+        alpha = rest.square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
         slope = functools.partial(_tanh_slope, t=self.t, k=self.k)
-        b = SurrogateSign.apply(centred / alpha, self.zero, slope)  # type: ignore[no-untyped-call]
+        b = SurrogateSign.apply(rest / alpha, self.zero, slope)  # type: ignore[no-untyped-call]
         return alpha, b, beta
 
     def plan(self) -> native.Plan | None:
