@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from ovsw.datasets import MemorySet
-from ovsw.train import trainer
+from ovsw.train import cli, trainer
 
 QUICK = ["data.kind=synthetic", "train.epochs=3", "train.batch=32", "train.lr=0.05", "train.warmup=1"]
 
@@ -39,19 +41,41 @@ def arguments(folder: Path, *more: str, settings: list[str] | None = None) -> li
     return ["table1-cresnet20", "-o", str(folder), "--quiet", *changes, *more]
 
 
-def weights(path: Path) -> dict[str, Tensor]:
-    loaded = torch.load(path, weights_only=True)
-    return {
-        **loaded["state_dict"],
-        **{f"opt.{k}": v["momentum_buffer"] for k, v in loaded["optimizer"]["state"].items()},
-    }
+def interrupted(run: list[str], epochs: int = 1) -> None:
+    """A run of ovsw-train that Ctrl-C ends at the save of the epoch after these."""
+    real, saves = trainer.replace_file, []
+
+    def stops(path: Path, data: bytes) -> None:
+        if path.name == "last.pth" and len(saves) == epochs:
+            raise KeyboardInterrupt
+        saves.extend([path] if path.name == "last.pth" else [])
+        real(path, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "replace_file", stops)
+        assert cli.main(run) == 130
+
+
+def metrics(run: Path) -> list[dict[str, float]]:
+    with (run / "metrics.csv").open() as f:
+        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(f)]
+
+
+def tensors(value: Any, name: str = "") -> dict[str, Tensor]:
+    """All tensors of nested dicts and lists, by path."""
+    if isinstance(value, Tensor):
+        return {name: value}
+    if not isinstance(value, (dict, list)):
+        return {}
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
+    return dict(itertools.chain.from_iterable(tensors(v, f"{name}/{k}").items() for k, v in parts))
 
 
 def assert_same(a: Path, b: Path) -> None:
-    first, second = weights(a), weights(b)
-    assert first.keys() == second.keys()
-    different = [k for k in first if not torch.equal(first[k], second[k])]
-    assert different == []
+    """Weights, optimiser, OvSW's state and the random generator's, bit for bit."""
+    one, two = (tensors(torch.load(path, weights_only=True)) for path in (a, b))
+    assert one.keys() == two.keys()
+    assert [k for k in one if not torch.equal(one[k], two[k])] == []
 
 
 def image_folder(root: Path) -> None:

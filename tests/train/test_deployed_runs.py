@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from ovsw.export.cli import main as export_main
 from ovsw.nn import create
 from ovsw.train import Deployed, augment, cli, trainer
 
-from support.training import QUICK, arguments, assert_same, few_images
+from support.training import QUICK, arguments, assert_same, few_images, interrupted, metrics
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -40,11 +38,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows(folder: Path) -> list[dict[str, str]]:
-    with (folder / "metrics.csv").open() as f:
-        return list(csv.DictReader(f))
-
-
 def engine_of(checkpoint: Path, output: Path, *options: str) -> Engine:
     assert export_main([str(checkpoint), "-o", str(output), *options]) == 0
     return Engine(output)
@@ -57,7 +50,7 @@ def real_weights(file: Path) -> dict[str, str]:
 
 
 def test_what_a_run_leaves(finished: Path) -> None:
-    assert [row["deployed"] for row in rows(finished)] == ["0", "1", "1"]
+    assert [row["deployed"] for row in metrics(finished)] == [0, 1, 1]
     last = torch.load(finished / "last.pth", weights_only=True)
     assert len(last["state_dict"]) == 157  # the reference's keys
     assert last["ovsw"]["deployed"] == {"weights": "int8", "stem": "int8"}
@@ -65,7 +58,7 @@ def test_what_a_run_leaves(finished: Path) -> None:
     counts = {int(v) for k, v in last["state_dict"].items() if k.endswith("num_batches_tracked")}
     assert counts == {BATCHES}  # statistics stand still from the second epoch on
     best = torch.load(finished / "model_best.pth", weights_only=True)
-    accuracies = [float(row["test_acc1"]) for row in rows(finished)[1:]]
+    accuracies = [row["test_acc1"] for row in metrics(finished)[1:]]
     assert best["epoch"] == 2 + accuracies.index(max(accuracies))
     assert best["curr_acc1"] == max(accuracies)
 
@@ -88,7 +81,7 @@ def test_a_plain_export_gives_the_bits(finished: Path, tmp_path: Path) -> None:
     images, labels = split.images[:TEST], split.labels[:TEST]
     logits = engine.run(np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy()))
     answers = torch.from_numpy(logits).topk(1, dim=1).indices[:, 0]
-    assert 100 * int((answers == labels).sum()) / TEST == float(rows(finished)[-1]["test_acc1"])
+    assert 100 * int((answers == labels).sum()) / TEST == metrics(finished)[-1]["test_acc1"]
 
     model = create("cResNet20", 10).eval()
     state = torch.load(finished / "last.pth", weights_only=True)["state_dict"]
@@ -121,26 +114,16 @@ def test_widths_that_mean_nothing(finished: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("epochs", [1, 2])
-def test_resuming(finished: Path, epochs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming(finished: Path, epochs: int, tmp_path: Path) -> None:
     """Stopped before the deployed epochs and among them; the weights are those of the unbroken run."""
-    measure, calls = trainer.evaluate, []
-
-    def stop(*args: Any) -> dict[str, float]:
-        calls.append(args)
-        if len(calls) > epochs:
-            raise KeyboardInterrupt
-        return measure(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "evaluate", stop)
-        assert cli.main(arguments(tmp_path / "a", settings=SETTINGS)) == 130
-    assert len(rows(tmp_path / "a")) == epochs
+    interrupted(arguments(tmp_path / "a", settings=SETTINGS), epochs)
+    assert len(metrics(tmp_path / "a")) == epochs
     assert cli.main(arguments(tmp_path / "a", "--resume", settings=SETTINGS)) == 0
     for name in ("last.pth", "model_best.pth"):
         assert_same(finished / name, tmp_path / "a" / name)
     same = ("loss", "test_acc1", "deployed")
-    assert [[row[k] for k in same] for row in rows(finished)] == [
-        [row[k] for k in same] for row in rows(tmp_path / "a")
+    assert [[row[k] for k in same] for row in metrics(finished)] == [
+        [row[k] for k in same] for row in metrics(tmp_path / "a")
     ]
 
 

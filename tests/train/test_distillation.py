@@ -24,7 +24,7 @@ from ovsw.train.distributed import World
 from ovsw.train.recipe import Recipe, load_recipe, set_values
 
 from support import HANGS
-from support.training import assert_same
+from support.training import assert_same, interrupted
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -194,16 +194,7 @@ def test_a_run_with_cached_outputs_resumes_the_same(
     assert (np.load(file).shape, np.load(file).dtype) == ((96, 6, 10), np.float16)
     monkeypatch.setattr(views, "_write_outputs", None)
     monkeypatch.setattr(FloatCifarResNet20, "forward", None)  # no longer needed
-    real = trainer._save
-    with monkeypatch.context() as patch:
-
-        def stop(run: trainer.TrainingRun, name: str, accuracies: dict[str, float]) -> None:
-            real(run, name, accuracies)
-            if name == "last.pth":
-                raise KeyboardInterrupt
-
-        patch.setattr(trainer, "_save", stop)
-        assert main([*cached(tmp_path / "broken", teacher), *shared]) == 130
+    interrupted([*cached(tmp_path / "broken", teacher), *shared])
     assert main([*cached(tmp_path / "broken", teacher), *shared, "--resume"]) == 0
     assert_same(tmp_path / "whole" / "last.pth", tmp_path / "broken" / "last.pth")
 

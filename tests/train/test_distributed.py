@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ import torch
 
 from support import HANGS, ROOT
 from support.ranks import one_step
+from support.training import metrics
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -68,8 +68,7 @@ def test_ranks_stay_bit_identical(tmp_path: Path) -> None:
     told = [json.loads((tmp_path / f"rank-{r}.json").read_text()) for r in (0, 1)]
     assert [[count for _, _, count in rank["batches"]] for rank in told] == [[8] * 24] * 2
     assert told[0]["batches"] != told[1]["batches"]
-    with (tmp_path / "metrics.csv").open() as f:
-        rows = [{name: float(text) for name, text in row.items()} for row in csv.DictReader(f)]
+    rows = metrics(tmp_path)
     for epoch, row in enumerate(rows):
         batches = [batch for rank in told for batch in rank["batches"][8 * epoch : 8 * epoch + 8]]
         assert row["loss"] == pytest.approx(sum(loss for loss, _, _ in batches) / 16)

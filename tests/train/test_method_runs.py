@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from ovsw.nn import AdaptiveConv2d, RectifiedConv2d, RotatedConv2d, binary_layer
 from ovsw.train import cli, flips, trainer
 from ovsw.train.recipe import Recipe, load_recipe, recipes, set_values
 
-from support.training import assert_same, few_images, tiny_cifar
+from support.training import assert_same, few_images, interrupted, metrics, tiny_cifar
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -64,26 +63,16 @@ def test_every_method_comes_with_and_without_ovsw() -> None:
 
 
 @pytest.mark.parametrize("recipe", ["rbnn/ovsw", "adabin", "recu"])
-def test_stopped_and_resumed(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_and_resumed(recipe: str, tmp_path: Path) -> None:
     """After the first of two epochs; rotations, tau and the schedules are those of the unbroken run."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert cli.main(arguments(recipe, whole)) == 0
-    write = trainer._write_metrics
-
-    def stop(run: trainer.TrainingRun) -> None:
-        write(run)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "_write_metrics", stop)
-        assert cli.main(arguments(recipe, broken)) == 130
+    interrupted(arguments(recipe, broken))
     assert torch.load(broken / "last.pth", weights_only=True)["epoch"] == 1
     assert cli.main(arguments(recipe, broken, "--resume")) == 0
     assert_same(whole / "last.pth", broken / "last.pth")
-    with (whole / "metrics.csv").open() as f:
-        rows = list(csv.DictReader(f))
-    assert len(rows) == 2
-    assert all(np.isfinite(float(row["loss"])) for row in rows)
+    assert len(metrics(whole)) == 2
+    assert all(np.isfinite(row["loss"]) for row in metrics(whole))
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "smooth"])
@@ -126,8 +115,7 @@ def test_flips_of_a_run_are_those_of_binary_weights(tmp_path: Path) -> None:
     never = sum(layer.never_share * layer.start.size for layer in layers)
     total = sum(layer.start.size for layer in layers)
     assert 0.001 < changed / total <= 1 - never / total  # rotations alone see to that
-    with (tmp_path / "metrics.csv").open() as f:
-        assert float(list(csv.DictReader(f))[-1]["never_flipped"]) == pytest.approx(never / total)
+    assert metrics(tmp_path)[-1]["never_flipped"] == pytest.approx(never / total)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from ovsw.nn import create
 from ovsw.train import augment, cli, flips, landscape, trainer
 from ovsw.train.recipe import load_recipe, set_values
 
-from support.training import arguments, assert_same, few_images, image_folder, tiny_cifar
+from support.training import arguments, assert_same, few_images, image_folder, interrupted, metrics, tiny_cifar
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -50,13 +50,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_leaves_what_it_should(finished: Path) -> None:
-    with (finished / "metrics.csv").open() as f:
-        rows = list(csv.DictReader(f))
-    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
-    assert float(rows[2]["loss"]) < float(rows[0]["loss"])
-    assert 0 < float(rows[2]["flip_rate"]) < 0.5
-    assert 0.5 < float(rows[2]["silent_share"]) <= 1
-    assert float(rows[0]["never_flipped"]) > float(rows[2]["never_flipped"]) > 0.5
+    rows = metrics(finished)
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert rows[2]["loss"] < rows[0]["loss"]
+    assert 0 < rows[2]["flip_rate"] < 0.5
+    assert 0.5 < rows[2]["silent_share"] <= 1
+    assert rows[0]["never_flipped"] > rows[2]["never_flipped"] > 0.5
     checkpoint = torch.load(finished / "last.pth", weights_only=True)
     assert checkpoint["arch"] == "cResNet20_1w1a"
     assert checkpoint["epoch"] == 3
@@ -70,12 +69,10 @@ def test_tensorboard_has_every_metric(finished: Path) -> None:
 
     events = EventAccumulator(str(finished))
     events.Reload()
-    with (finished / "metrics.csv").open() as f:
-        rows = list(csv.DictReader(f))
     assert set(events.Tags()["scalars"]) == set(trainer.METRICS[1:])
     for name in trainer.METRICS[1:]:
         shown = [e.value for e in events.Scalars(name)]
-        assert shown == pytest.approx([float(row[name]) for row in rows], rel=1e-5)
+        assert shown == pytest.approx([row[name] for row in metrics(finished)], rel=1e-5)
 
 
 def test_checkpoints_go_through_the_exporter(finished: Path, tmp_path: Path) -> None:
@@ -211,24 +208,14 @@ def test_a_save_that_is_cut_short(finished: Path, tmp_path: Path, monkeypatch: p
     assert_same(finished / "last.pth", folder / "last.pth")
 
 
-def test_an_image_folder_trains_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_folder_trains_and_resumes(tmp_path: Path) -> None:
     """Worker processes and random crops, the same whether in one go or in two."""
     image_folder(tmp_path / "data")
     settings = ["data.kind=folder", "network.num_classes=2", "train.batch=4", "train.warmup=1", "data.augment=imagenet"]
     settings.append("train.epochs=2")
     more = ("--data", str(tmp_path / "data"))
     assert cli.main(arguments(tmp_path / "a", *more, settings=settings)) == 0
-    real, calls = trainer.replace_file, []
-
-    def stops(path: Path, data: bytes) -> None:
-        if path.name == "last.pth" and calls:
-            raise KeyboardInterrupt
-        calls.extend([path] if path.name == "last.pth" else [])
-        real(path, data)
-
-    monkeypatch.setattr(trainer, "replace_file", stops)
-    assert cli.main(arguments(tmp_path / "b", *more, settings=settings)) == 130
-    monkeypatch.undo()
+    interrupted(arguments(tmp_path / "b", *more, settings=settings))
     assert cli.main(arguments(tmp_path / "b", "--resume", *more, settings=settings)) == 0
     assert_same(tmp_path / "a" / "last.pth", tmp_path / "b" / "last.pth")
 

@@ -5,7 +5,6 @@ The network is a small one in float64; gradients come from a second writing of i
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ from ovsw.train import trainer
 from ovsw.train.distributed import World
 from ovsw.train.recipe import Recipe, load_recipe, set_values
 
-from support.training import few_images
+from support.training import few_images, metrics
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -166,11 +165,6 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[Batches]:
     return epochs
 
 
-def rows_of(folder: Path) -> list[dict[str, float]]:
-    with (folder / "metrics.csv").open() as f:
-        return [{name: float(text) for name, text in row.items()} for row in csv.DictReader(f)]
-
-
 def right(logits: Tensor, labels: Tensor, best: int) -> int:
     """How many labels have fewer than so many logits above their own."""
     return sum(sum(v > row[label] for v in row) < best for row, label in zip(logits.tolist(), labels.tolist()))
@@ -207,7 +201,7 @@ def test_a_run_is_what_it_is_by_hand(case: str, tmp_path: Path, monkeypatch: pyt
     test = trainer.open_data(recipe, None, "test")
     assert isinstance(test, MemorySet)
     shown = trainer.augment.normalise(test.images, *(trainer.input_of(recipe).mean, trainer.input_of(recipe).std))
-    rows = rows_of(tmp_path)
+    rows = metrics(tmp_path)
     assert [row["epoch"] for row in rows] == [1, 2, 3]
     for epoch, (batches, row) in enumerate(zip(epochs, rows)):
         start = torch.sign(state["conv.weight"])
@@ -448,7 +442,7 @@ def test_the_best_epochs_file(
     last = torch.load(tmp_path / "last.pth", weights_only=True)
     assert (last["epoch"], last["best_acc1"], last["curr_acc1"]) == (4, accuracies[best - 1], accuracies[3])
     assert all(torch.equal(last["state_dict"][k], v) for k, v in weights[3].items())
-    assert [(row["epoch"], row["test_acc1"], row["test_acc5"]) for row in rows_of(tmp_path)] == [
+    assert [(row["epoch"], row["test_acc1"], row["test_acc5"]) for row in metrics(tmp_path)] == [
         (i + 1, a, a + 1) for i, a in enumerate(accuracies)
     ]
 
@@ -458,7 +452,7 @@ def test_the_best_epochs_file(
 
 def test_what_is_said_after_an_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trainer.train(trainer.start(recipe_of("train.epochs=1"), tmp_path, 7), None, quiet=False)
-    (row,) = rows_of(tmp_path)
+    (row,) = metrics(tmp_path)
     share = {name: 100 * row[name] for name in ("flip_rate", "silent_share", "never_flipped")}
     assert min(share.values()) > 1  # so that another factor shows
     said = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from ovsw.train.recipe import load_recipe, set_values
 
 from support import oracle, shared
 from support.react import R20, REACT18, TOLERANCE, float_logits, randomised, state_of
-from support.training import few_images
+from support.training import assert_same, few_images, interrupted, metrics
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -77,43 +75,6 @@ def second(folder: Path, teacher: Path, first: Path) -> Path:
 
 def checkpoint(path: Path) -> dict[str, Any]:
     return dict(torch.load(path, weights_only=True))
-
-
-def tensors(value: Any, name: str = "") -> dict[str, Tensor]:
-    """All tensors of nested dicts and lists, by path."""
-    if isinstance(value, Tensor):
-        return {name: value}
-    if not isinstance(value, (dict, list)):
-        return {}
-    parts = value.items() if isinstance(value, dict) else enumerate(value)
-    return dict(itertools.chain.from_iterable(tensors(v, f"{name}/{k}").items() for k, v in parts))
-
-
-def assert_same(a: Path, b: Path) -> None:
-    """Weights, optimiser, OvSW's state and the random generator's, bit for bit."""
-    one, two = (tensors(checkpoint(path)) for path in (a, b))
-    assert one.keys() == two.keys()
-    assert [k for k in one if not torch.equal(one[k], two[k])] == []
-
-
-def metrics(run: Path) -> list[dict[str, float]]:
-    with (run / "metrics.csv").open() as f:
-        return [{k: float(v) for k, v in row.items()} for row in csv.DictReader(f)]
-
-
-def stopped(run: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that ends at the save of its second epoch."""
-    real, saves = trainer.replace_file, []
-
-    def stops(path: Path, data: bytes) -> None:
-        if path.name == "last.pth" and saves:
-            raise KeyboardInterrupt
-        saves.extend([path] if path.name == "last.pth" else [])
-        real(path, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "replace_file", stops)
-        assert cli.main(run) == 130
 
 
 def doubled(run: trainer.TrainingRun) -> trainer.TrainingRun:
@@ -224,14 +185,14 @@ def test_forms_of_a_start(form: str, first: Path, teacher: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("variant", ["", "/adam"])
 def test_a_distilled_second_step_resumes_the_same(
-    variant: str, first: Path, second: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variant: str, first: Path, second: Path, teacher: Path, tmp_path: Path
 ) -> None:
     given = ("--teacher", teacher, "--init", first / "last.pth")
     whole = second if not variant else tmp_path / "whole"
     if variant:
         assert cli.main(arguments(variant, whole, *given)) == 0
     broken = tmp_path / "broken"
-    stopped(arguments(variant, broken, *given), monkeypatch)
+    interrupted(arguments(variant, broken, *given))
     assert checkpoint(broken / "last.pth")["epoch"] == 1
     assert cli.main(arguments(variant, broken, "--teacher", teacher, "--resume")) == 0
     assert_same(whole / "last.pth", broken / "last.pth")
@@ -239,7 +200,7 @@ def test_a_distilled_second_step_resumes_the_same(
 
 
 @pytest.mark.slow
-def test_channels_last(first: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_channels_last(first: Path, teacher: Path, tmp_path: Path) -> None:
     """The same losses as without, and the same weights whether in one go or in two."""
     losses = []
     for setting in ("true", "false"):
@@ -252,7 +213,7 @@ def test_channels_last(first: Path, teacher: Path, tmp_path: Path, monkeypatch: 
     given = ("--teacher", teacher, "--init", first / "last.pth")
     whole, broken, setting = tmp_path / "whole", tmp_path / "broken", ("--set", "train.channels_last=true")
     assert cli.main(arguments("", whole, *given, *setting)) == 0
-    stopped(arguments("", broken, *given, *setting), monkeypatch)
+    interrupted(arguments("", broken, *given, *setting))
     assert cli.main(arguments("", broken, "--teacher", teacher, *setting, "--resume")) == 0
     assert_same(whole / "last.pth", broken / "last.pth")
     weight = checkpoint(whole / "last.pth")["state_dict"]["layer1.0.conv1.weight"]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ovsw.nn import native
-from ovsw.nn.binary import ActivationSign, BinaryLayer, SurrogateSign
+from ovsw.nn.binary import ActivationSign, BinaryLayer, SurrogateSign, centred
 from ovsw.nn.rbnn import rising
-from ovsw.nn.resnet import Subsample, padded_shortcut, stage
+from ovsw.nn.resnet import FOUR_STAGES, THREE_STAGES, Staged, padded_shortcut, real_shortcut
 
 
 def _tanh_slope(x: Tensor, t: float, k: float) -> Tensor:
@@ -52,15 +52,15 @@ class AdaptiveConv2d(BinaryLayer):
 
     @torch.no_grad()
     def signed(self) -> Tensor:
-        return self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
+        return centred(self.weight)
 
     def two_valued(self) -> tuple[Tensor, Tensor, Tensor]:
         """alpha, b = +-1 and beta of the weight in force, alpha * b + beta."""
         beta = self.weight.mean(dim=(1, 2, 3), keepdim=True)
-        centred = self.weight - beta
-        alpha = centred.square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
+        rest = self.weight - beta
+        alpha = rest.square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
         slope = functools.partial(_tanh_slope, t=self.t, k=self.k)
-        b = SurrogateSign.apply(centred / alpha, self.zero, slope)  # type: ignore[no-untyped-call]
+        b = SurrogateSign.apply(rest / alpha, self.zero, slope)  # type: ignore[no-untyped-call]
         return alpha, b, beta
 
     def plan(self) -> native.Plan | None:
@@ -114,9 +114,7 @@ class AdaBinBlock(nn.Module):
         self.shortcut = self.make_shortcut(cin, cout, stride)
 
     def make_shortcut(self, cin: int, cout: int, stride: int) -> nn.Sequential:
-        if stride == 1 and cin == cout:
-            return nn.Sequential()
-        return nn.Sequential(nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout))
+        return real_shortcut(cin, cout, stride) or nn.Sequential()
 
     def forward(self, x: Tensor) -> Tensor:
         y = _unit(self.conv1, self.bn1, self.nonlinear1, x, self.shortcut(x))
@@ -127,10 +125,10 @@ class AdaBinPaddingBlock(AdaBinBlock):
     """Where the shape changes, the shortcut takes every second pixel and pads channels with zeros."""
 
     def make_shortcut(self, cin: int, cout: int, stride: int) -> nn.Sequential:
-        return padded_shortcut(cin, cout, stride, Subsample)
+        return padded_shortcut(cin, cout, stride, subsample=True)
 
 
-class AdaBinResNet(nn.Module):
+class AdaBinResNet(Staged):
     """Stages of `widths` channels and `blocks` blocks each, every stage after the first at half the size."""
 
     def __init__(
@@ -140,31 +138,26 @@ class AdaBinResNet(nn.Module):
         self.conv1 = nn.Conv2d(3, widths[0], 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])
         self.nonlinear1 = Maxout(widths[0])
-        self.stages = [f"layer{i + 1}" for i in range(len(widths))]
-        for name, cin, cout, n in zip(self.stages, (widths[0], *widths), widths, blocks):
-            self.add_module(name, stage(block, cin, cout, n, 1 if cin == cout else 2))
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.add_stages(block, blocks, widths)
         self.linear = nn.Linear(widths[-1], num_classes)
         self.bn2 = nn.BatchNorm1d(widths[-1])
 
     def forward(self, x: Tensor) -> Tensor:  # (N, 3, 32, 32)
         x = self.nonlinear1(self.bn1(self.conv1(x)))
-        for name in self.stages:
-            x = self.get_submodule(name)(x)
-        return self.linear(self.bn2(self.avgpool(x).flatten(1)))  # (N, classes)
+        return self.linear(self.bn2(self.features(x).flatten(1)))  # (N, classes)
 
 
 class AdaBinResNet18(AdaBinResNet):
     """`resnet18_1w1a` of AdaBin's code for CIFAR."""
 
     def __init__(self, num_classes: int = 10) -> None:
-        super().__init__(AdaBinBlock, (2, 2, 2, 2), (64, 128, 256, 512), num_classes)
+        super().__init__(AdaBinBlock, (2, 2, 2, 2), FOUR_STAGES, num_classes)
 
 
 class AdaBinResNet20(AdaBinResNet):
     """`resnet20_1w1a` of AdaBin's code."""
 
     def __init__(self, num_classes: int = 10) -> None:
-        super().__init__(AdaBinPaddingBlock, (3, 3, 3), (16, 32, 64), num_classes)
+        super().__init__(AdaBinPaddingBlock, (3, 3, 3), THREE_STAGES, num_classes)
         for layer in (self.conv1, self.linear):
             nn.init.kaiming_normal_(layer.weight)

@@ -73,11 +73,15 @@ def recu(weight: Tensor, tau: float) -> Tensor:
     return weight.clamp(min=-limit.item(), max=limit.item())
 
 
+def centred(x: Tensor) -> Tensor:
+    """Each sample, or filter, minus its mean."""
+    return x - x.mean(dim=(1, 2, 3), keepdim=True)
+
+
 @torch.no_grad()
 def _deviation(x: Tensor, eps: float) -> Tensor:
     """sqrt(unbiased variance + eps) of each sample; several times as fast as Tensor.var on a CPU."""
-    centred = x - x.mean(dim=(1, 2, 3), keepdim=True)
-    norm = torch.linalg.vector_norm(centred, dim=(1, 2, 3), keepdim=True)
+    norm = torch.linalg.vector_norm(centred(x), dim=(1, 2, 3), keepdim=True)
     return torch.sqrt(norm.square() / (x[0].numel() - 1) + eps)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ovsw.networks import network
-from ovsw.nn.resnet import padded_shortcut, stage
+from ovsw.nn.resnet import FOUR_STAGES, THREE_STAGES, Staged, padded_shortcut, real_shortcut
 
 FLOAT_NETWORKS = ("resnet18", "resnet34")
 
@@ -20,9 +20,7 @@ class FloatBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(cout)
         self.conv2 = nn.Conv2d(cout, cout, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(cout)
-        self.downsample: nn.Sequential | None = None
-        if stride != 1 or cin != cout:
-            self.downsample = nn.Sequential(nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout))
+        self.downsample = real_shortcut(cin, cout, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
@@ -33,46 +31,36 @@ class FloatPaddingBlock(FloatBlock):
     """As in cResNet20: where the shape changes, the shortcut averages 2x2 pixels and pads channels with zeros."""
 
     def __init__(self, cin: int, cout: int, stride: int) -> None:
-        super().__init__(cin, cout, stride)
+        super().__init__(cin, cout, stride)  # draws the weights of a real shortcut: seeds keep their meaning
         self.downsample = padded_shortcut(cin, cout, stride)
 
 
-class FloatCifarResNet20(nn.Module):
+class FloatCifarResNet20(Staged):
     """The float twin of cResNet20."""
 
     def __init__(self, num_classes: int = 10) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = stage(FloatPaddingBlock, 16, 16, 3, 1)
-        self.layer2 = stage(FloatPaddingBlock, 16, 32, 3, 2)
-        self.layer3 = stage(FloatPaddingBlock, 32, 64, 3, 2)
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.add_stages(FloatPaddingBlock, (3, 3, 3), THREE_STAGES)
         self.linear = nn.Linear(64, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:  # (N, 3, 32, 32)
-        x = F.relu(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x)))  # (N, 64, 8, 8)
-        return self.linear(self.avgpool(x).flatten(1))
+        return self.linear(self.features(F.relu(self.bn1(self.conv1(x)))).flatten(1))  # (N, classes)
 
 
-class FloatResNet(nn.Module):
+class FloatResNet(Staged):
     def __init__(self, blocks: Sequence[int], num_classes: int = 1000) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.layer1 = stage(FloatBlock, 64, 64, blocks[0], 1)
-        self.layer2 = stage(FloatBlock, 64, 128, blocks[1], 2)
-        self.layer3 = stage(FloatBlock, 128, 256, blocks[2], 2)
-        self.layer4 = stage(FloatBlock, 256, 512, blocks[3], 2)
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.add_stages(FloatBlock, blocks, FOUR_STAGES)
         self.fc = nn.Linear(512, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:  # (N, 3, 224, 224)
         x = self.maxpool(F.relu(self.bn1(self.conv1(x))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
-        return self.fc(self.avgpool(x).flatten(1))
+        return self.fc(self.features(x).flatten(1))  # (N, classes)
 
 
 def float_network(name: str, num_classes: int = 1000) -> nn.Module:

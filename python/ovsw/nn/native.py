@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Union, cast
+from typing import TYPE_CHECKING, Any, Union
 
 import torch
 from torch import Tensor, nn
@@ -108,11 +108,9 @@ def unit(
     shift: Tensor | None = None,
 ) -> Tensor | None:
     """act(norm(conv(x + shift)) + residual), or None if the kernels do not apply."""
-    if _State.kernels is None or type(x) is not Tensor or not _takes(conv, x):
+    if _bypassed() or type(x) is not Tensor or not _takes(conv, x):
         return None
-    if norm is not None and not _is_plain_norm(norm, conv.training):
-        return None
-    if norm is not None and watched(conv, norm, act):
+    if norm is not None and (not _is_plain_norm(norm, conv.training) or watched(conv, norm, act)):
         return None
     if residual is not None and (residual.dtype != torch.float32 or type(residual) is not Tensor):
         return None
@@ -121,11 +119,8 @@ def unit(
         return None
     if shift is not None:
         plan = replace(plan, shift=shift.reshape(-1))
-    limits, slopes = (-_INFINITY, _INFINITY), cast("tuple[Tensor | None, ...]", (None,) * 4)
-    if isinstance(act, Slopes):
-        slopes = _four_slopes(act)
-    elif act is not None:
-        limits = (float(act.min_val), float(act.max_val))
+    slopes = _four_slopes(act) if isinstance(act, Slopes) else (None,) * 4
+    limits = (-_INFINITY, _INFINITY) if act is None or isinstance(act, Slopes) else _limits(act)
     affine = (None, None) if norm is None else (norm.weight, norm.bias)
     try:
         return _Unit.apply(  # type: ignore[no-untyped-call]
@@ -139,14 +134,11 @@ def unit(
 
 def norm_act(norm: nn.BatchNorm2d, act: nn.Hardtanh, x: Tensor) -> Tensor | None:
     """act(norm(x)) of any maps, or None if the kernels do not apply."""
-    if _State.kernels is None or type(x) is not Tensor or not _is_plain(x) or x.ndim != 4 or not x.numel():
+    if _bypassed() or type(x) is not Tensor or not _is_plain(x) or x.ndim != 4 or not x.numel():
         return None
-    if not _is_plain_norm(norm, norm.training) or (torch.is_grad_enabled() and not norm.training) or _modes():
+    if not _is_plain_norm(norm, norm.training) or (torch.is_grad_enabled() and not norm.training) or watched(norm, act):
         return None
-    if watched(norm, act):
-        return None
-    limits = (float(act.min_val), float(act.max_val))
-    return _NormAct.apply(x, norm.weight, norm.bias, norm, limits)  # type: ignore[no-untyped-call]
+    return _NormAct.apply(x, norm.weight, norm.bias, norm, _limits(act))  # type: ignore[no-untyped-call]
 
 
 def watched(*modules: object) -> bool:
@@ -155,16 +147,26 @@ def watched(*modules: object) -> bool:
     return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in real)
 
 
-def _modes() -> bool:
-    """Whether torch's operators are being traced or replaced, as by the exporter's recorder."""
-    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
+def _bypassed() -> bool:
+    """Whether the kernels are off, or torch's operators are cast, compiled, traced or replaced, as by the exporter."""
+    return (
+        _State.kernels is None
+        or torch.is_autocast_enabled("cpu")
+        or torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+    )
+
+
+def _limits(act: nn.Hardtanh) -> tuple[float, float]:
+    return float(act.min_val), float(act.max_val)
 
 
 def _four_slopes(act: Slopes) -> tuple[Tensor, ...]:
-    ones = torch.ones_like(act.below) if act.above is None else act.above
-    none = torch.zeros_like(act.below)
-    before, after = (none if t is None else t.reshape(-1) for t in (act.before, act.after))
-    return before, ones, act.below, after
+    above = torch.ones_like(act.below) if act.above is None else act.above
+    zeros = torch.zeros_like(act.below)
+    before, after = (zeros if t is None else t.reshape(-1) for t in (act.before, act.after))
+    return before, above, act.below, after
 
 
 def has_kernels(conv: BinaryLayer) -> bool:
@@ -193,9 +195,6 @@ def _takes(conv: BinaryLayer, x: Tensor) -> bool:
         and x.device.type == conv.weight.device.type == "cpu"
         and x.dtype == conv.weight.dtype == torch.float32
         and (conv.training or not torch.is_grad_enabled())
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-        and not _modes()
     )
 
 
@@ -220,7 +219,7 @@ def derived_scale(weight: Tensor, eps: float) -> Tensor:
 def takes_step(weight: Tensor, state: tuple[Tensor, ...]) -> bool:
     """Whether `ovsw_step` can be used."""
     tensors = [weight, *state[:3], *(() if weight.grad is None else (weight.grad,))]
-    return _State.kernels is not None and all(_is_plain(t) for t in tensors) and state[3].is_contiguous()
+    return not _bypassed() and all(_is_plain(t) for t in tensors) and state[3].is_contiguous()
 
 
 def ovsw_step(settings: tuple[float, ...], weight: Tensor, state: tuple[Tensor, ...]) -> tuple[float, int, int]:
@@ -240,7 +239,7 @@ def ovsw_step(settings: tuple[float, ...], weight: Tensor, state: tuple[Tensor, 
 def shortcut(x: Tensor, cout: int, average: bool) -> Tensor | None:
     """Every second pixel, or averages of 2x2, with channels of zeros before and after; None if they do not apply."""
     n, cin, h, w = x.shape
-    if _State.kernels is None or type(x) is not Tensor or not _is_plain(x) or h % 2 or w % 2 or n == 0 or _modes():
+    if _bypassed() or type(x) is not Tensor or not _is_plain(x) or h % 2 or w % 2 or n == 0:
         return None
     return _Shortcut.apply(x, (n, cin, cout, (cout - cin) // 2, h, w, average))  # type: ignore[no-untyped-call]
 
@@ -251,8 +250,6 @@ def _is_plain(tensor: Tensor) -> bool:
         and tensor.dtype == torch.float32
         and tensor.is_contiguous()
         and tensor.data_ptr() % 4 == 0
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
     )
 
 
@@ -299,26 +296,13 @@ def _count_batch(norm: nn.BatchNorm2d | None) -> None:
 
 class _Unit(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        residual: Tensor | None,
-        weight: Tensor,
-        scale: Tensor,
-        width: Tensor | None,
-        shift: Tensor | None,
-        ratio: Tensor | None,
-        level: Tensor | None,
-        norm_weight: Tensor | None,
-        norm_bias: Tensor | None,
-        before: Tensor | None,
-        above: Tensor | None,
-        below: Tensor | None,
-        after: Tensor | None,
-        settings: _Settings,
-    ) -> Tensor:
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        """Of these arguments all but `settings` are tensors, or None where the unit has no such part."""
+        x, residual, weight, scale, width, shift, ratio, level, norm_weight, _norm_bias, *act_slopes, settings = (
+            arguments
+        )
         x, weight, scale = _plain(x), _plain(weight), _plain(scale)
-        slopes = tuple(None if t is None else _plain(t.detach()) for t in (before, above, below, after))
+        slopes = tuple(None if t is None else _plain(t.detach()) for t in act_slopes)
         n, cin, h, w = x.shape
         cout, stride, norm = len(weight), settings.stride, settings.norm
         shape = (n, cin, cout, h, w, stride)
@@ -341,7 +325,7 @@ class _Unit(torch.autograd.Function):
         _count_batch(norm)
         if any(ctx.needs_input_grad):
             clamped = y if settings.limits != (-_INFINITY, _INFINITY) else None
-            kept = added if below is not None and not settings.adds_input else None
+            kept = added if slopes[0] is not None and not settings.adds_input else None
             ctx.save_for_backward(
                 *(x, weight, scale, shifts, ratios, norm_weight, bits, dots, z, deviation, moments, clamped, kept),
                 *slopes,

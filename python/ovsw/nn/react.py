@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ovsw.nn import native
 from ovsw.nn.binary import ActivationSign, BinaryConv2d, Layer, sign, with_scale
-from ovsw.nn.resnet import stage
+from ovsw.nn.resnet import FOUR_STAGES, Staged
 
 
 class _ScaledSign(torch.autograd.Function):
@@ -115,7 +115,7 @@ class ReActBlock(nn.Module):
         return self.move2(self.prelu(self.move1(y)))
 
 
-class ReActResNet(nn.Module):
+class ReActResNet(Staged):
     """`birealnet18` and `birealnet34` of ReActNet's code, for ImageNet; `blocks` counts single convolutions."""
 
     def __init__(
@@ -130,14 +130,9 @@ class ReActResNet(nn.Module):
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.layer1 = stage(block, 64, 64, blocks[0], 1, conv)
-        self.layer2 = stage(block, 64, 128, blocks[1], 2, conv)
-        self.layer3 = stage(block, 128, 256, blocks[2], 2, conv)
-        self.layer4 = stage(block, 256, 512, blocks[3], 2, conv)
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.add_stages(block, blocks, FOUR_STAGES, conv)
         self.fc = nn.Linear(512, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:  # (N, 3, 224, 224)
         x = self.maxpool(self.bn1(self.conv1(x)))  # (N, 64, 56, 56)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # (N, 512, 7, 7)
-        return self.fc(self.avgpool(x).flatten(1))  # (N, classes)
+        return self.fc(self.features(x).flatten(1))  # (N, classes)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ovsw.nn.binary import ActivationSign, BinaryLayer, WeightSign
+from ovsw.nn.binary import ActivationSign, BinaryLayer, WeightSign, centred
 from ovsw.nn.resnet import CifarResNet20, LinearResNet18, OnePaddingBlock
 from ovsw.nn.vgg import VGGSmall
 
@@ -40,12 +40,12 @@ class RectifiedConv2d(BinaryLayer):
 
     @torch.no_grad()
     def signed(self) -> Tensor:
-        return self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
+        return centred(self.weight)
 
     def latent(self) -> Tensor:
         """The weight whose sign is taken in training: a standard deviation of 2 sqrt(2), cut at the quantiles."""
-        centred = self.weight - self.weight.mean(dim=(1, 2, 3), keepdim=True)
-        w = centred * (2 * math.sqrt(2) / torch.sqrt(centred.var(dim=(1, 2, 3), keepdim=True) + self.EPS))
+        w = centred(self.weight)
+        w = w * (2 * math.sqrt(2) / torch.sqrt(w.var(dim=(1, 2, 3), keepdim=True) + self.EPS))
         limit = -w.detach().abs().mean() * torch.log(2 - 2 * self.tau)
         return torch.clamp(w, -limit, limit)
 

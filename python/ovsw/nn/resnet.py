@@ -40,14 +40,19 @@ class TwoShortcutBlock(TwoConvolutions):
         return binary_unit(self.conv2, self.bn2, self.nonlinear, y, y)
 
 
+def real_shortcut(cin: int, cout: int, stride: int) -> nn.Sequential | None:
+    """Where the shape changes: a real 1x1 convolution and batch norm."""
+    if stride == 1 and cin == cout:
+        return None
+    return nn.Sequential(nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout))
+
+
 class ImageNetBlock(TwoShortcutBlock):
     """Where the shape changes, the shortcut is a real 1x1 convolution with batch norm (key `downsample`)."""
 
     def __init__(self, cin: int, cout: int, stride: int, conv: Layer) -> None:
         super().__init__(cin, cout, stride, conv)
-        self.downsample: nn.Sequential | None = None
-        if stride != 1 or cin != cout:
-            self.downsample = nn.Sequential(nn.Conv2d(cin, cout, 1, stride, bias=False), nn.BatchNorm2d(cout))
+        self.downsample = real_shortcut(cin, cout, stride)
 
     def shortcut(self, x: Tensor) -> Tensor:
         return x if self.downsample is None else self.downsample(x)
@@ -84,21 +89,23 @@ class HalvingShortcut(nn.Sequential):
         return self[1](self[0](x)) if done is None else done  # type: ignore[no-any-return]
 
 
-def padded_shortcut(cin: int, cout: int, stride: int, shrink: type[nn.Module] | None = None) -> nn.Sequential:
-    """Without parameters: 2x2 pixels averaged, or `shrink` in the place of that, and channels padded with zeros."""
+def padded_shortcut(cin: int, cout: int, stride: int, subsample: bool = False) -> nn.Sequential:
+    """Without parameters: 2x2 pixels averaged, or every second one taken, and channels padded with zeros."""
     if cin == cout:
         return nn.Sequential()
     if stride == 1:
         return nn.Sequential(ChannelPad((cout - cin) // 2))
-    return HalvingShortcut(nn.AvgPool2d(2, 2) if shrink is None else shrink(), (cout - cin) // 2)
+    return HalvingShortcut(Subsample() if subsample else nn.AvgPool2d(2, 2), (cout - cin) // 2)
 
 
 class PaddingBlock(TwoShortcutBlock):
     """Where the shape changes, the shortcut averages 2x2 pixels and pads channels with zeros (no parameters)."""
 
+    subsample = False
+
     def __init__(self, cin: int, cout: int, stride: int, conv: Layer) -> None:
         super().__init__(cin, cout, stride, conv)
-        self.identity = padded_shortcut(cin, cout, stride)
+        self.identity = padded_shortcut(cin, cout, stride, self.subsample)
 
     def shortcut(self, x: Tensor) -> Tensor:
         return self.identity(x)
@@ -107,9 +114,7 @@ class PaddingBlock(TwoShortcutBlock):
 class SubsamplingBlock(PaddingBlock):
     """The same, with every second pixel in the place of averages."""
 
-    def __init__(self, cin: int, cout: int, stride: int, conv: Layer) -> None:
-        super().__init__(cin, cout, stride, conv)
-        self.identity = padded_shortcut(cin, cout, stride, Subsample)
+    subsample = True
 
 
 class OneShortcutBlock(TwoConvolutions):
@@ -134,24 +139,41 @@ class OneShortcutBlock(TwoConvolutions):
 class OnePaddingBlock(OneShortcutBlock):
     """Where the shape changes, that shortcut averages 2x2 pixels and pads channels with zeros."""
 
+    subsample = False
+
     def make_shortcut(self, cin: int, cout: int, stride: int, conv: Layer) -> nn.Sequential:
-        return padded_shortcut(cin, cout, stride)
+        return padded_shortcut(cin, cout, stride, self.subsample)
 
 
-class OneSubsamplingBlock(OneShortcutBlock):
+class OneSubsamplingBlock(OnePaddingBlock):
     """The same, with every second pixel in the place of averages."""
 
-    def make_shortcut(self, cin: int, cout: int, stride: int, conv: Layer) -> nn.Sequential:
-        return padded_shortcut(cin, cout, stride, Subsample)
+    subsample = True
 
 
-def stage(block: type[nn.Module], cin: int, cout: int, n: int, stride: int, *conv: Layer) -> nn.Sequential:
-    """`n` blocks, the first of which changes the shape; `conv` makes binary convolutions, where there are any."""
-    first = block(cin, cout, stride, *conv)
-    return nn.Sequential(first, *(block(cout, cout, 1, *conv) for _ in range(n - 1)))
+class Staged(nn.Module):
+    """What all ResNets have between stem and classifier: blocks in stages `layer1` and so on, averaged over pixels."""
+
+    def add_stages(self, block: type[nn.Module], blocks: Sequence[int], widths: Sequence[int], *conv: Layer) -> None:
+        """`blocks` of each of `widths` channels, every stage after the first at half the size; `conv` makes binary
+        convolutions, where there are any.
+        """
+        self.stages = [f"layer{i + 1}" for i in range(len(widths))]
+        for name, cin, cout, n in zip(self.stages, (widths[0], *widths), widths, blocks):
+            first = block(cin, cout, 1 if cin == cout else 2, *conv)
+            self.add_module(name, nn.Sequential(first, *(block(cout, cout, 1, *conv) for _ in range(n - 1))))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+
+    def features(self, x: Tensor) -> Tensor:  # (N, channels, height, width)
+        for name in self.stages:
+            x = self.get_submodule(name)(x)
+        return self.avgpool(x)  # (N, channels of the last stage, 1, 1)
 
 
-class ResNet(nn.Module):
+FOUR_STAGES, THREE_STAGES = (64, 128, 256, 512), (16, 32, 64)  # channels
+
+
+class ResNet(Staged):
     """ResNet18/34 for ImageNet: real 7x7 stem, 16 or 32 binary convolutions, batch norm before the classifier."""
 
     def __init__(self, blocks: Sequence[int], num_classes: int = 1000, learned_scale: bool = False) -> None:
@@ -161,11 +183,7 @@ class ResNet(nn.Module):
         self.bn1 = nn.BatchNorm2d(64)
         self.nonlinear = nn.Hardtanh()
         self.maxpool = nn.MaxPool2d(3, 2, 1)
-        self.layer1 = stage(ImageNetBlock, 64, 64, blocks[0], 1, conv)
-        self.layer2 = stage(ImageNetBlock, 64, 128, blocks[1], 2, conv)
-        self.layer3 = stage(ImageNetBlock, 128, 256, blocks[2], 2, conv)
-        self.layer4 = stage(ImageNetBlock, 256, 512, blocks[3], 2, conv)
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.add_stages(ImageNetBlock, blocks, FOUR_STAGES, conv)
         self.bn2 = nn.BatchNorm1d(512)
         self.fc = nn.Linear(512, num_classes)
         for module in self.modules():
@@ -174,27 +192,20 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (N, 3, 224, 224)
         x = self.maxpool(self.nonlinear(self.bn1(self.conv1(x))))  # (N, 64, 56, 56)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # (N, 512, 7, 7)
-        return self.fc(self.bn2(self.avgpool(x).flatten(1)))  # (N, classes)
+        return self.fc(self.bn2(self.features(x).flatten(1)))  # (N, classes)
 
 
-class FourStages(nn.Module):
+class FourStages(Staged):
     """What all ResNet18 for CIFAR have before their classifier: a real 3x3 stem without activation and eight blocks."""
 
     def __init__(self, block: type[OneShortcutBlock], conv: Layer) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = stage(block, 64, 64, 2, 1, conv)
-        self.layer2 = stage(block, 64, 128, 2, 2, conv)
-        self.layer3 = stage(block, 128, 256, 2, 2, conv)
-        self.layer4 = stage(block, 256, 512, 2, 2, conv)
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.add_stages(block, (2, 2, 2, 2), FOUR_STAGES, conv)
 
     def features(self, x: Tensor) -> Tensor:  # (N, 3, 32, 32)
-        x = self.bn1(self.conv1(x))  # (N, 64, 32, 32)
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # (N, 512, 4, 4)
-        return self.avgpool(x)  # (N, 512, 1, 1)
+        return super().features(self.bn1(self.conv1(x)))  # (N, 512, 1, 1)
 
 
 class CifarResNet18(FourStages):
@@ -221,7 +232,7 @@ class LinearResNet18(FourStages):
         return self.linear(self.bn2(self.features(x).flatten(1)))  # (N, classes)
 
 
-class CifarResNet20(nn.Module):
+class CifarResNet20(Staged):
     """cResNet20: 16/32/64 channels, three blocks each, parameter-free shortcuts."""
 
     def __init__(
@@ -236,14 +247,10 @@ class CifarResNet20(nn.Module):
         self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         self.nonlinear = nn.Hardtanh()
-        self.layer1 = stage(block, 16, 16, 3, 1, conv)
-        self.layer2 = stage(block, 16, 32, 3, 2, conv)
-        self.layer3 = stage(block, 32, 64, 3, 2, conv)
-        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.add_stages(block, (3, 3, 3), THREE_STAGES, conv)
         self.bn2 = nn.BatchNorm1d(64)
         self.linear = nn.Linear(64, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:  # (N, 3, 32, 32)
         x = norm_act(self.bn1, self.nonlinear, self.conv1(x))  # (N, 16, 32, 32)
-        x = self.layer3(self.layer2(self.layer1(x)))  # (N, 64, 8, 8)
-        return self.linear(self.bn2(self.avgpool(x).flatten(1)))  # (N, classes)
+        return self.linear(self.bn2(self.features(x).flatten(1)))  # (N, classes)

@@ -74,9 +74,8 @@ class TrainingRun:
     @property
     def deployed(self) -> Deployed | None:
         """The model of the current epoch, if that is a deployed one."""
-        return (
-            self.integer_model if self.epoch >= self.recipe.train.epochs - self.recipe.train.deployed_epochs else None
-        )
+        first = self.recipe.train.epochs - self.recipe.train.deployed_epochs
+        return self.integer_model if self.epoch >= first else None
 
 
 def start(
@@ -130,16 +129,12 @@ def start(
     if config.deployed_epochs:
         run.integer_model = _deployed(run)
     if teacher is not None:
-        run.teacher = _teacher(config.teacher, recipe.network.num_classes)
+        build = float_network if config.teacher in FLOAT_NETWORKS else create  # torchvision's, or one of ours
+        run.teacher = build(config.teacher, recipe.network.num_classes)
         _load_weights(run.teacher, teacher)
         run.teacher.to(device, memory_format=layout).eval()  # type: ignore[call-overload]
         run.teacher_crc = zlib.crc32(teacher.read_bytes())
     return run
-
-
-def _teacher(name: str, num_classes: int) -> nn.Module:
-    """A network to distil from: one of torchvision's by its name, or one of ours."""
-    return float_network(name, num_classes) if name in FLOAT_NETWORKS else create(name, num_classes)
 
 
 def _check_deployed(config: TrainConfig, amp: bool) -> None:

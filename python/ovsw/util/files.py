@@ -41,7 +41,8 @@ def replace_file(path: PathLike, data: bytes) -> None:
         elif stat.S_ISDIR(old.st_mode):
             raise IsADirectoryError(errno.EISDIR, "is a folder")
         else:
-            _write_into(path, data)
+            with _opened(path, os.O_WRONLY | os.O_NOCTTY) as held:
+                _write_all(held, data)
     except OSError as e:  # some errors have no name or that of the part
         raise OSError(e.errno, e.strerror, os.fspath(path)) from None
 
@@ -62,17 +63,15 @@ def new_folder(path: PathLike) -> Iterator[Path]:
     _sweep(target)
     part = _part(target)
     part.mkdir()
-    held = os.open(part, os.O_RDONLY)
-    try:
-        _lock(held)
-        yield part
-        _sync(held)
-        part.rename(target)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    finally:
-        os.close(held)
+    with _opened(part, os.O_RDONLY) as held:
+        try:
+            _lock(held)
+            yield part
+            _sync(held)
+            part.rename(target)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
     _sync_folder(target.parent)
 
 
@@ -95,8 +94,7 @@ def locked_folder(path: PathLike) -> Iterator[None]:
     """Keeps a folder to this process; the lock ends with the process, however that ends. Raises ValueError if another
     process has it.
     """
-    held = os.open(path, os.O_RDONLY)
-    try:
+    with _opened(path, os.O_RDONLY) as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -104,8 +102,6 @@ def locked_folder(path: PathLike) -> Iterator[None]:
         except OSError:
             pass  # a file system without locks
         yield
-    finally:
-        os.close(held)
 
 
 def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:
@@ -162,15 +158,12 @@ def _sweep(target: Path) -> None:
 
 
 def _remove_if_dead(entry: os.DirEntry[str]) -> None:
-    held = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
+    with _opened(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as held:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if entry.is_dir(follow_symlinks=False):
             shutil.rmtree(entry.path)
         else:
             Path(entry.path).unlink()
-    finally:
-        os.close(held)
 
 
 def _lock(held: int) -> None:
@@ -178,10 +171,12 @@ def _lock(held: int) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
 
 
-def _write_into(path: PathLike, data: bytes) -> None:
-    held = os.open(path, os.O_WRONLY | os.O_NOCTTY)
+@contextmanager
+def _opened(path: PathLike, flags: int) -> Iterator[int]:
+    """The descriptor of a file or folder, within a block."""
+    held = os.open(path, flags)
     try:
-        _write_all(held, data)
+        yield held
     finally:
         os.close(held)
 
@@ -194,14 +189,8 @@ def _write_all(held: int, data: bytes) -> None:
 
 def _sync_folder(folder: Path) -> None:
     """Makes the rename durable."""
-    try:
-        held = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # the folder is writable but not readable
-        return
-    try:
+    with suppress(PermissionError), _opened(folder, os.O_RDONLY) as held:  # a folder may be writable but not readable
         _sync(held)
-    finally:
-        os.close(held)
 
 
 def _sync(held: int) -> None:
