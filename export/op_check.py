@@ -136,15 +136,15 @@ class OpCheck:
         if weight.ndim == 4:
             weight = weight.transpose(0, 2, 3, 1)
         lead = (len(weight),) + (1,) * (weight.ndim - 1)
-        shift = low.constants["shift"][1].astype(float).reshape(lead)
+        least = _least(low).reshape(lead)
         if isinstance(core, ir.Linear):
-            unit = self.steps[op.source] * 2.0**-shift * float(low.constants["scale"][1][0])
+            unit = self.steps[op.source] * least * float(low.constants["scale"][1][0])
         elif isinstance(op.source, ir.Input):
             group = np.arange(len(weight)) // (len(weight) // core.groups)
             read = (group[:, None] * weight.shape[-1] + np.arange(weight.shape[-1]))[:, None, None, :]
-            unit = 2.0**-shift / low.sum_steps * 255.0 * self.std[read] * (256 if kind == "i8" else 1)
+            unit = least / low.sum_steps * 255.0 * self.std[read] * (256 if kind == "i8" else 1)
         else:
-            unit = 2.0**-shift / low.sum_steps * self.steps[op.source]
+            unit = least / low.sum_steps * self.steps[op.source]
         return weight * a.reshape(lead) / unit, unit
 
     def _near(self, op: Fused, what: str, stored: np.ndarray, expected: np.ndarray, allowed: float) -> None:
@@ -153,35 +153,34 @@ class OpCheck:
             self.fault(op, f"a {what} is {off.max():.3g} units from its real value, {allowed:.3g} are allowed")
 
 
+@dataclass
 class _Op:
-    """One op on one batch."""
+    """One op on one batch; `maps` are those that the ops before it stored."""
 
-    def __init__(
-        self,
-        check: OpCheck,
-        record: bnn.Op,
-        low: Lowered,
-        pixels: np.ndarray,
-        values: Mapping[ir.Node, Tensor],
-        maps: dict[ir.Node, _Map],
-    ) -> None:
-        self.check, self.record, self.low, self.op = check, record, low, low.fused
-        self.pixels, self.values, self.maps = pixels, values, maps
+    check: OpCheck
+    record: bnn.Op
+    low: Lowered
+    pixels: np.ndarray
+    values: Mapping[ir.Node, Tensor]
+    maps: dict[ir.Node, _Map]
+
+    @property
+    def op(self) -> Fused:
+        return self.low.fused
 
     def run(self) -> None:
         op = self.op
         second = op.residual if op.other is None else op.other
         x, y = self.stored(op.source), None if second is None else self.stored(second)
         n, bits = numerics.run_op(self.check.model, self.record, x, y, self.known_dots())
-        stored = torch.from_numpy(np.ascontiguousarray(n.transpose(0, 3, 1, 2))).double()
+        stored = _channels_first(n).double()
         before, slack = self.real_sum()
         if self.low.kind == "f32":
             self.floats(stored, before, slack)
             return
         self.integers(stored, before, slack)
         if op.sign is not None:
-            at = torch.from_numpy(np.ascontiguousarray(bits.transpose(0, 3, 1, 2)))
-            self.bits(at, before, slack)
+            self.bits(_channels_first(bits), before, slack)
 
     def known_dots(self) -> np.ndarray | None:
         """A binary convolution's exact dot products as the file's weights have them: some channels are negated."""
@@ -246,7 +245,7 @@ class _Op:
             return y, column(0.0)
         taps = core.positive[0].size * max(1.0, abs(core.pad_value))
         if core.window_scale is not None or core.pad_value:
-            return y, column(_HALF + (taps + 1) * 2.0 ** -low.constants["shift"][1].astype(float))
+            return y, column(_HALF + (taps + 1) * _least(low))
         return y, self.line(y, self.scale() * low.sum_steps, taps)
 
     def scaled(self, core: ir.Node, y: Tensor) -> Tensor:
@@ -264,7 +263,7 @@ class _Op:
         other = self.maps[op.other]
         factor = column(np.abs(a) * (low.sum_steps / source.steps / other.steps))
         halves = source.centre.abs() * other.n.abs() + other.centre.abs() * source.n.abs()
-        rounding = (source.n * other.n).abs() * column(2.0 ** -low.constants["shift"][1].astype(float))
+        rounding = (source.n * other.n).abs() * column(_least(low))
         return _HALF + factor * halves + rounding
 
     def line(self, sums: Tensor, a: np.ndarray, largest: float) -> Tensor:
@@ -273,8 +272,7 @@ class _Op:
         b = 0.0 if op.affine is None else op.affine.offset * low.sum_steps
         with np.errstate(divide="ignore", invalid="ignore"):
             zero = np.where(a == 0, 0.0, np.clip(-b / a, -largest, largest))
-        unit = column(2.0 ** -low.constants["shift"][1].astype(float))
-        return _HALF + unit * ((sums - column(zero)).abs() + 3) / 2
+        return _HALF + column(_least(low)) * ((sums - column(zero)).abs() + 3) / 2
 
     def products(self, core: ir.Conv | ir.Linear) -> tuple[Tensor, Tensor]:
         """By the file's own weights, which `OpCheck` compares with the real ones."""
@@ -287,7 +285,7 @@ class _Op:
         y = replace(core, weight=weight).compute(x)
         if isinstance(core, ir.Linear):
             return y, column(float(low.constants["scale"][1][0]))
-        least = column(2.0 ** -low.constants["shift"][1].astype(float))  # the offset is rounded, too
+        least = column(_least(low))  # the offset is rounded, too
         if isinstance(op.source, ir.Input):
             brightest = np.abs(weight).sum(axis=(1, 2, 3)) * low.sum_steps / (255 * self.check.std.min())
             border = column(brightest / 512) if any(core.pad) else 0.0  # the mean is rounded to 1/256 of a pixel
@@ -388,6 +386,15 @@ class _Op:
 
     def fault(self, text: str) -> None:
         self.check.fault(self.op, text)
+
+
+def _least(low: Lowered) -> np.ndarray:
+    """What a unit of a channel's multiplier is, by its shift."""
+    return 2.0 ** -low.constants["shift"][1].astype(float)
+
+
+def _channels_first(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
 
 
 def _is_raw(low: Lowered) -> bool:

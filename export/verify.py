@@ -27,6 +27,7 @@ from ovsw import format as bnn
 from ovsw import numerics
 from ovsw.engine import NO_LIMIT, Engine, default_memory_limit
 from ovsw.export import ir, reference
+from ovsw.export.accuracy import first_output
 from ovsw.export.calibration import Calibration
 from ovsw.export.errors import ExportError, VerifyError
 from ovsw.export.op_check import OpCheck
@@ -70,9 +71,7 @@ class Candidate:
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         """The first output for a batch."""
-        outputs = self.engine.run(images)
-        first: np.ndarray = outputs[0] if isinstance(outputs, tuple) else outputs
-        return first.reshape(len(images), -1)
+        return first_output(self.engine.run(images)).reshape(len(images), -1)
 
 
 class IntegerCandidate(Candidate):

@@ -43,10 +43,6 @@ class Piecewise:
         return len(self.breaks) == 0
 
     @property
-    def is_constant(self) -> bool:
-        return self.is_line and not self.slope.any()
-
-    @property
     def is_step(self) -> bool:
         """Whether it has nothing but levels."""
         return not self.slope.any()
@@ -100,15 +96,15 @@ class Piecewise:
         f = self.widened(len(level))
         with np.errstate(divide="ignore", invalid="ignore"):
             x = (level - f.offset) / f.slope
-        edges = np.concatenate([np.full((1, len(level)), -np.inf), f.breaks, np.full((1, len(level)), np.inf)])
-        crosses = (f.slope != 0) & np.isfinite(x) & (edges[:-1] < x) & (x < edges[1:])
+        lower, upper = _edges(f.breaks)
+        crosses = (f.slope != 0) & np.isfinite(x) & (lower < x) & (x < upper)
         points = np.where(crosses, x, np.inf)
         keep = crosses.any(axis=1)
         return f._refined(points[keep], np.broadcast_to(level, points[keep].shape)) if keep.any() else f
 
     def _mapped(self, change: Callable[[np.ndarray], np.ndarray]) -> Piecewise:
-        """A function of the values, of which every piece has only one."""
-        return Piecewise(self.breaks, np.zeros_like(self.slope), change(self.offset), change(self.at)).simplified()
+        """A function of the values that does not change within a piece."""
+        return Piecewise(self.breaks, np.zeros_like(self.slope), change(self._inside()), change(self.at)).simplified()
 
     def _inside(self) -> np.ndarray:
         """A value within each piece."""
@@ -182,12 +178,7 @@ class Piecewise:
 
     def compared(self, op: str, level: np.ndarray | float) -> Piecewise:
         """1 where `self op level` holds, else 0."""
-        test = COMPARISONS[op]
-        f = self._cut(level)
-        level = np.atleast_1d(level)
-        return Piecewise(
-            f.breaks, np.zeros_like(f.slope), test(f._inside(), level).astype(float), test(f.at, level).astype(float)
-        ).simplified()
+        return self._cut(level)._mapped(lambda values: COMPARISONS[op](values, np.atleast_1d(level)).astype(float))
 
     def sign(self) -> Piecewise:
         return self.compared("gt", 0.0) + self.compared("lt", 0.0).scaled(-1.0)
@@ -225,11 +216,7 @@ class Piecewise:
         f = self
         for n in range(lo, hi + 1):
             f = f._cut(n + 0.5 if how == "round" else float(n))
-        return f._flat()._mapped(ROUNDINGS[how])
-
-    def _flat(self) -> Piecewise:
-        """Each piece replaced by a value within it, for functions that do not change there."""
-        return Piecewise(self.breaks, np.zeros_like(self.slope), self._inside(), self.at)
+        return f._mapped(ROUNDINGS[how])
 
     @staticmethod
     def choice(condition: Piecewise, yes: Piecewise, no: Piecewise) -> Piecewise:
