@@ -86,8 +86,8 @@ class OpCheck:
         assert isinstance(core, ir.Dot)
         assert record.weight is not None
         tensor = self.model.tensors[record.weight]
-        negated = np.zeros(len(core.positive), bool) if op.affine is None else np.asarray(op.affine.scale) < 0
-        expected = (core.positive ^ negated[:, None, None, None]).transpose(0, 2, 3, 1)
+        negated = _scale(op)[:, None, None, None] < 0
+        expected = (core.positive ^ negated).transpose(0, 2, 3, 1)
         if not np.array_equal(bnn.unpack_bits(tensor.array, tensor.shape[-1]), expected):
             self.fault(op, "binary weights are not those of the network")
 
@@ -108,7 +108,7 @@ class OpCheck:
             self._bits(record, low)
         if _is_raw(low):
             return
-        a = np.ones(op.value.shape[0]) if op.affine is None else op.affine.scale
+        a = _scale(op)
         rows = np.atleast_2d(low.constants["scale"][1])
         factor = self.factor(low) * 2.0 ** low.constants["shift"][1].astype(float)
         expected = (np.abs(a) if isinstance(core, ir.Dot) else a) * factor
@@ -130,8 +130,7 @@ class OpCheck:
         """A convolution's or linear layer's weights in units of the file, and what real number a unit is."""
         op, core = low.fused, low.fused.core
         assert isinstance(core, (ir.Conv, ir.Linear))
-        kind, stored = low.constants["weight"]
-        a = np.ones(len(stored)) if op.affine is None else op.affine.scale
+        kind = low.constants["weight"][0]
         weight = core.weight.astype(np.float64)
         if weight.ndim == 4:
             weight = weight.transpose(0, 2, 3, 1)
@@ -145,7 +144,7 @@ class OpCheck:
             unit = least / low.sum_steps * 255.0 * self.std[read] * (256 if kind == "i8" else 1)
         else:
             unit = least / low.sum_steps * self.steps[op.source]
-        return weight * a.reshape(lead) / unit, unit
+        return weight * _scale(op).reshape(lead) / unit, unit
 
     def _near(self, op: Fused, what: str, stored: np.ndarray, expected: np.ndarray, allowed: float) -> None:
         off = np.abs(stored - expected) - 1e-9 * np.abs(expected)
@@ -188,7 +187,7 @@ class _Op:
         if not isinstance(core, ir.Dot) or core not in self.values or core.window_scale is not None or core.pad_value:
             return None
         dots = self.values[core].permute(0, 2, 3, 1).numpy()
-        return (dots if _is_raw(self.low) else dots * np.where(self.scale() < 0, -1, 1)).astype(np.int64)
+        return (dots if _is_raw(self.low) else dots * np.where(_scale(self.op) < 0, -1, 1)).astype(np.int64)
 
     # What the op reads.
 
@@ -246,11 +245,11 @@ class _Op:
         taps = core.positive[0].size * max(1.0, abs(core.pad_value))
         if core.window_scale is not None or core.pad_value:
             return y, column(_HALF + (taps + 1) * _least(low))
-        return y, self.line(y, self.scale() * low.sum_steps, taps)
+        return y, self.line(y, _scale(op) * low.sum_steps, taps)
 
     def scaled(self, core: ir.Node, y: Tensor) -> Tensor:
         op, low, source = self.op, self.low, self.maps[self.op.source]
-        a = self.scale()
+        a = _scale(op)
         if isinstance(core, ir.AvgPool):
             taps = core.window[0] * core.window[1]
             slack = self.line(y * (source.steps * taps), a * low.sum_steps / source.steps / taps, 32768.0 * taps)
@@ -301,10 +300,7 @@ class _Op:
         """Channels whose scale is too large for a multiplier: their signs are right, their values need not be."""
         if not isinstance(self.op.core, (ir.Dot, ir.AvgPool)):
             return torch.zeros(1, dtype=torch.bool)
-        return column(np.abs(self.scale()) * self.check.factor(self.low)) > 32767
-
-    def scale(self) -> np.ndarray:
-        return np.ones(self.op.value.shape[0]) if self.op.affine is None else np.asarray(self.op.affine.scale)
+        return column(np.abs(_scale(self.op)) * self.check.factor(self.low)) > 32767
 
     # Comparisons.
 
@@ -386,6 +382,11 @@ class _Op:
 
     def fault(self, text: str) -> None:
         self.check.fault(self.op, text)
+
+
+def _scale(op: Fused) -> np.ndarray:
+    """What the op multiplies its core's sums by, per channel."""
+    return np.ones(op.value.shape[0]) if op.affine is None else np.asarray(op.affine.scale)
 
 
 def _least(low: Lowered) -> np.ndarray:
