@@ -103,8 +103,7 @@ def measure(
     exported: list[np.ndarray] = []
     expected: list[np.ndarray] = []
     for pixels in _batches(images, chosen, spec):
-        outputs = reference(spec.normalised(pixels))
-        expected.append((outputs[0] if isinstance(outputs, tuple) else outputs).argmax(axis=1))
+        expected.append(first_output(reference(spec.normalised(pixels))).argmax(axis=1))
         exported.append(run(pixels).argmax(axis=1))
     file, torch_ = np.concatenate(exported), np.concatenate(expected)
     shares = (float((a == b).mean()) for a, b in ((torch_, labels), (file, labels), (file, torch_)))
@@ -115,9 +114,13 @@ def agreement(
     reference: Callable[[np.ndarray], Any], run: Callable[[np.ndarray], np.ndarray], pixels: np.ndarray, spec: InputSpec
 ) -> float:
     """The share of images, uint8 (n, h, w, c), on which both have the same answer."""
-    outputs = reference(spec.normalised(pixels))
-    first = (outputs[0] if isinstance(outputs, tuple) else outputs).reshape(len(pixels), -1)
+    first = first_output(reference(spec.normalised(pixels))).reshape(len(pixels), -1)
     return float((first.argmax(axis=1) == run(pixels).argmax(axis=1)).mean())
+
+
+def first_output(outputs: Any) -> np.ndarray:
+    """The first of what a network returns: an array, or a tuple of several."""
+    return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
 def some_pixels(images: MemorySet | FolderSet, spec: InputSpec, most: int) -> np.ndarray:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from xml.sax.saxutils import escape, quoteattr
 
@@ -24,7 +24,6 @@ from ovsw.util.text import visible
 
 BOX, GAP, LANE, MARGIN = 430, 46, 13, 36  # widths of a box and a lane, height between boxes
 TALLEST = 4000  # of a picture that can be split
-_PILL = 30  # height of the image, a result or a stub
 _BARS = 126  # width of the bars in a box
 _WIDE, _BESIDE = BOX - 36, BOX - 36 - _BARS  # of text in a box, below the bars and beside them
 
@@ -47,12 +46,14 @@ _TITLES = {
     "to_float": "to float",
 }
 _MAP_COLOURS = {"bits": "#4763e4", "i16": "#119da4", "i32": "#7b5ea7", "u8": "#e9a820", "f32": "#d1495b"}
+_CLASSES = {**{family: colour for family, (_, colour) in _FAMILIES.items()}, **_MAP_COLOURS}
 
 _STYLE = """
 text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; fill: #20242a; }
 .paper { fill: #fbfbf9; } .block { fill: #1d2733; fill-opacity: .045; } .track { fill: #1d2733; fill-opacity: .09; }
 .grey { fill: #68717d; } .strong { font-weight: 650; } .stub { fill: #1d2733; fill-opacity: .06; }
-.box { fill-opacity: .11; stroke-opacity: .55; stroke-width: 1.2; } .edge { fill: none; stroke-linecap: round; }
+.box { fill-opacity: .11; stroke-opacity: .55; stroke-width: 1.2; } .full { stroke: none; }
+.edge { fill: none; stroke-linecap: round; stroke-linejoin: round; stroke-width: 3; } .straight { stroke-width: 4; }
 """
 _DARK = """
 text { fill: #e7e9ec; } .paper { fill: #16191d; } .grey { fill: #98a1ad; }
@@ -72,12 +73,13 @@ def svg(e: Explanation) -> str:
         x += column.width
         _draw(canvas, e, column)
     height = max(column.items[-1].bottom for column in columns) + MARGIN
+    colours = "\n".join(f".{name} {{ fill: {colour}; stroke: {colour}; }}" for name, colour in _CLASSES.items())
     size = f'width="{width:g}" height="{height:g}"'
     head = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {width:g} {height:g}" role="img">',
         f"<title>{escape(visible(e.name, 60))}</title>",
-        f"<style>{_STYLE}@media (prefers-color-scheme: dark) {{{_DARK}}}</style>",
+        f"<style>\n{colours}{_STYLE}@media (prefers-color-scheme: dark) {{{_DARK}}}</style>",
         f'<rect class="paper" {size}/>',
     ]
     return "\n".join([*head, *canvas.parts, "</svg>\n"])
@@ -87,21 +89,25 @@ def svg(e: Explanation) -> str:
 
 
 class _Canvas:
+    """Collects shapes and text; `kind` are classes of the style sheet."""
+
     def __init__(self) -> None:
         self.parts: list[str] = []
 
-    def text(self, x: float, y: float, words: str, size: float, room: float, style: str = "", end: str = "") -> float:
+    def text(self, x: float, y: float, words: str, size: float, room: float, kind: str = "", end: str = "") -> float:
         """One line, cut to `room`; returns its width. `end` is the text's anchor, if that is not its start."""
-        words = _fitted(words.replace("->", "\N{RIGHTWARDS ARROW}"), size, room, "strong" in style)
-        more = (f' class="{style}"' if style else "") + (f' text-anchor="{end}"' if end else "")
+        words = _fitted(words.replace("->", "\N{RIGHTWARDS ARROW}"), size, room, "strong" in kind)
+        more = (f' class="{kind}"' if kind else "") + (f' text-anchor="{end}"' if end else "")
         self.parts.append(f'<text x="{x:g}" y="{y:g}" font-size="{size:g}"{more}>{escape(words)}</text>')
-        return _width(words, size, "strong" in style)
+        return _width(words, size, "strong" in kind)
 
-    def rect(self, x: float, y: float, w: float, h: float, r: float, more: str) -> None:
-        self.parts.append(f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{r:g}" {more}/>')
+    def rect(self, x: float, y: float, w: float, h: float, r: float, *kinds: str) -> None:
+        """One rectangle of each kind, one over the other."""
+        place = f'x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{r:g}"'
+        self.parts += [f'<rect {place} class="{kind}"/>' for kind in kinds]
 
-    def path(self, d: str, more: str) -> None:
-        self.parts.append(f'<path d="{d}" {more}/>')
+    def path(self, d: str, kind: str) -> None:
+        self.parts.append(f'<path d="{d}" class="{kind}"/>')
 
     @contextlib.contextmanager
     def group(self, title: str, **data: str | int) -> Iterator[None]:
@@ -109,10 +115,6 @@ class _Canvas:
         self.parts.append(f"<g{more}><title>{escape(title)}</title>")
         yield
         self.parts.append("</g>")
-
-
-def _fill(colour: str, kind: str = "") -> str:
-    return f'class="{kind}" fill="{colour}" stroke="{colour}"' if kind else f'fill="{colour}"'
 
 
 def _width(words: str, size: float, strong: bool = False) -> float:
@@ -166,12 +168,13 @@ class _Item:
 
     def __post_init__(self) -> None:
         self.lines: list[str] = []  # what the op does; the first line stands beside the bars
-        self.height, self.below, self.inset = float(_PILL), 32.0, 0.0 if self.is_stub else 90.0
+        self.height, self.below, self.inset = 30.0, 32.0, 0.0 if self.is_stub else 90.0
         if self.step is not None:
             core = f"{_TITLES.get(self.step.kind, self.step.kind)} {self.step.about}".strip()
             self.lines = _wrapped(core, 11, _WIDE, _BESIDE) + [s for s in _wrapped(self.step.then, 11, _WIDE) if s]
             self.height = 30.0 + 16 * (len(self.lines) + bool(self.step.computes))
             self.below, self.inset = float(GAP), 0.0
+        self.pitch = self.height + self.below
 
     @property
     def middle(self) -> float:
@@ -198,13 +201,16 @@ def _items(e: Explanation) -> list[_Item]:
 
 @dataclass
 class _Edge:
-    """The `role`-th input of an item, which comes from an item or stub of the same column."""
+    """The `role`-th input of an item, which comes from an item or stub of the same column.
+
+    Its `lane` is at the right (1) or left (-1) of the boxes; a map without one goes straight down.
+    """
 
     source: _Item
     target: _Item
     value: int
     role: int
-    lane: int | None = None  # None: straight down
+    lane: int | None = None
 
     @property
     def side(self) -> int:
@@ -215,30 +221,29 @@ class _Column:
     def __init__(self, items: list[_Item]) -> None:
         self.items = items
         self.edges: list[_Edge] = []
-        self.lanes = {-1: 0, 1: 0}  # how many there are at each side
+        self.ends: dict[int, list[int]] = {-1: [], 1: []}  # of the lanes of each side, where the last map ends
         writer = {value: i for i, item in enumerate(items) for value in item.writes}
-        in_lanes: dict[tuple[int, int], list[tuple[int, _Edge]]] = {}
+        in_lanes: dict[tuple[int, int], list[tuple[int, _Edge]]] = defaultdict(list)
         for i, target in enumerate(items):
             edges = [_Edge(items[writer[value]], target, value, role) for role, value in enumerate(target.reads)]
             straight = next((edge for edge in edges if writer[edge.value] == i - 1), None)
             self.edges += edges
             for edge in edges:
                 if edge is not straight:
-                    in_lanes.setdefault((edge.side, edge.value), []).append((i, edge))
-        ends: dict[tuple[int, int], int] = {}  # by side and lane, where its last map ends
+                    in_lanes[edge.side, edge.value].append((i, edge))
         for (side, value), edges_to in in_lanes.items():
-            lane = next(n for n in range(len(in_lanes)) if ends.get((side, n), -1) <= writer[value])
-            ends[side, lane] = max(i for i, _ in edges_to)
-            self.lanes[side] = max(self.lanes[side], lane + 1)
+            ends = self.ends[side]
+            lane = next((n for n, end in enumerate(ends) if end <= writer[value]), len(ends))
+            ends[lane : lane + 1] = [edges_to[-1][0]]
             for _, edge in edges_to:
                 edge.lane = lane
 
-    def pitch(self, side: int) -> float:
-        """From lane to lane: less where there are many."""
-        return min(LANE, 240 / max(self.lanes[side], 1))
+    def lane(self, side: int, number: int) -> float:
+        """How far a lane is from the boxes; lanes are nearer to each other where there are many."""
+        return 30 + min(LANE, 240 / max(len(self.ends[side]), 1)) * number
 
     def room(self, side: int) -> float:
-        return 52 + self.pitch(side) * self.lanes[side]
+        return 22 + self.lane(side, len(self.ends[side]))
 
     @property
     def width(self) -> float:
@@ -247,27 +252,23 @@ class _Column:
     def place(self, x: float, y: float) -> None:
         for item in self.items:
             item.x, item.y = x + self.room(-1), y
-            y += item.height + item.below
+            y += item.pitch
 
 
 def _columns(items: list[_Item]) -> list[_Column]:
     """As many columns of about the same height as make the picture a little taller than wide, and not too tall."""
-    total = sum(item.height + item.below for item in items)
+    total = sum(item.pitch for item in items)
     count = max(round(math.sqrt(total / 650)), math.ceil(total / (0.7 * TALLEST)), 1)
-    parts: list[list[_Item]] = [[] for _ in range(count)]
+    parts: dict[int, list[_Item]] = defaultdict(list)
     so_far = 0.0
     for item in items:
         parts[min(int(so_far / total * count), count - 1)].append(item)
-        so_far += item.height + item.below
+        so_far += item.pitch
     columns: list[_Column] = []
     before: list[_Item] = []
-    for part in filter(None, parts):
-        values = {value for item in part for value in item.reads}
-        stubs = [
-            _Item(item.number, item.name, writes=item.writes, is_stub=True)
-            for item in before
-            if values & set(item.writes)
-        ]
+    for part in parts.values():
+        read = {value for item in part for value in item.reads}
+        stubs = [replace(item, reads=(), step=None, is_stub=True) for item in before if read & set(item.writes)]
         columns.append(_Column(stubs + part))
         before += part
     return columns
@@ -293,7 +294,7 @@ def _stages(canvas: _Canvas, e: Explanation, room: float) -> float:
             x = MARGIN + 92.0
             for family in filter(families.get, _FAMILIES):
                 part = longest * families[family] / most
-                canvas.rect(x, y - 11, max(part - 1, 0.5), 14, 1.5, _fill(_FAMILIES[family][1]))
+                canvas.rect(x, y - 11, max(part - 1, 0.5), 14, 1.5, f"full {family}")
                 x += part
             unit = "ops" if stage.name == "fuse" else "nodes"
             x += 20 + canvas.text(x + 8, y, f"{len(stage.rows)} {unit}", 13, 120, "strong")
@@ -306,21 +307,19 @@ def _stages(canvas: _Canvas, e: Explanation, room: float) -> float:
 
 
 def _legend(canvas: _Canvas, e: Explanation, y: float, room: float) -> float:
-    families = {_FAMILY.get(row.kind, "each") for stage in e.stages for row in stage.rows}
-    kinds = {value.kind for value in e.values}
-    entries = [(*entry, True) for family, entry in _FAMILIES.items() if family in families]
-    entries += [(f"{kind} map", colour, False) for kind, colour in _MAP_COLOURS.items() if kind in kinds]
+    shown = {_FAMILY.get(row.kind, "each") for stage in e.stages for row in stage.rows}
+    shown |= {value.kind for value in e.values}
+    names = {**{family: name for family, (name, _) in _FAMILIES.items()}, **{k: f"{k} map" for k in _MAP_COLOURS}}
     x = float(MARGIN)
-    for name, colour, is_op in entries:
-        wide = 46 + _width(name, 12)
+    for kind in filter(shown.__contains__, _CLASSES):
+        wide = 46 + _width(names[kind], 12)
         if x + wide > MARGIN + room:
             x, y = float(MARGIN), y + 22
-        if is_op:
-            canvas.rect(x, y - 10, 20, 12, 3, _fill(colour, "box"))
-            canvas.rect(x, y - 10, 4, 12, 2, _fill(colour))
+        if kind in _FAMILIES:
+            canvas.rect(x, y - 10, 20, 12, 3, f"box {kind}")
         else:
-            canvas.path(f"M{x:g} {y - 4:g}h20", f'class="edge" stroke="{colour}" stroke-width="4"')
-        canvas.text(x + 27, y, name, 12, 300, "grey")
+            canvas.path(f"M{x:g} {y - 4:g}h20", f"edge straight {kind}")
+        canvas.text(x + 27, y, names[kind], 12, 300, "grey")
         x += wide
     return y
 
@@ -333,7 +332,7 @@ def _draw(canvas: _Canvas, e: Explanation, column: _Column) -> None:
         items = list(group)
         if module and len(items) > 1:  # a shade behind ops of the same module
             x, y = items[0].x - 12, items[0].y - 19
-            canvas.rect(x, y, BOX + 24, items[-1].bottom + 11 - y, 10, 'class="block"')
+            canvas.rect(x, y, BOX + 24, items[-1].bottom + 11 - y, 10, "block")
             canvas.text(x + 10, y + 13, module, 10.5, BOX / 2 - 30, "grey")
     for edge in column.edges:
         _edge(canvas, e.values[edge.value], column, edge)
@@ -350,67 +349,58 @@ def _draw(canvas: _Canvas, e: Explanation, column: _Column) -> None:
 
 
 def _edge(canvas: _Canvas, value: bnn.Value, column: _Column, edge: _Edge) -> None:
-    source, target, side, colour = edge.source, edge.target, edge.side, _MAP_COLOURS[value.kind]
+    source, target, side, x = edge.source, edge.target, edge.side, edge.source.middle
     if edge.lane is None:
-        x = source.middle
-        d = f"M{x:g} {source.bottom:g}V{target.y - 7:g}"
-        head = f"M{x - 6:g} {target.y - 9:g}h12l-6 9z"
+        line, head = f"M{x:g} {source.bottom:g}V{target.y - 7:g}", f"M{x - 6:g} {target.y - 9:g}h12l-6 9z"
     else:
         boxes = source.x + (BOX if side > 0 else 0)
-        lane = boxes + side * (30 + column.pitch(side) * edge.lane)
         start, end = (boxes - side * item.inset for item in (source, target))
         y0 = source.bottom - (10 if value.kind == "bits" else 16)
         y1 = target.y + min(18.0, target.height / 2)
-        turn = min(26.0, (y1 - y0) / 2)
-        d = (
-            f"M{start:g} {y0:g}H{boxes:g}C{lane:g} {y0:g} {lane:g} {y0:g} {lane:g} {y0 + turn:g}"
-            f"V{y1 - turn:g}C{lane:g} {y1:g} {lane:g} {y1:g} {boxes + side * 8:g} {y1:g}H{end + side * 8:g}"
-        )
+        line = f"M{start:g} {y0:g}H{boxes + side * column.lane(side, edge.lane):g}V{y1:g}H{end + side * 8:g}"
         head = f"M{end + side * 9:g} {y1 - 6:g}v12l{-9 * side:g} -6z"
     title = f"{_map(value)}: {visible(source.name, 200)} to {visible(target.name, 200)}"
     with canvas.group(title, edge=f"{source.number} {target.number} {edge.role}"):
-        canvas.path(d, f'class="edge" stroke="{colour}" stroke-width="{4 if edge.lane is None else 3}"')
-        canvas.path(head, _fill(colour))
+        canvas.path(line, f"edge straight {value.kind}" if edge.lane is None else f"edge {value.kind}")
+        canvas.path(head, f"full {value.kind}")
 
 
 def _box(canvas: _Canvas, e: Explanation, item: _Item, step: Step) -> None:
-    x, y, colour = item.x, item.y, _FAMILIES[_FAMILY.get(step.kind, "each")][1]
+    x, y, family = item.x, item.y, _FAMILY.get(step.kind, "each")
     macs = f"{amount(step.binary_macs)} binary and {amount(step.real_macs)} real MACs, {step.bytes:,} bytes"
     computes = f"computes {visible(', '.join(step.computes), 1000)}" if step.computes else ""
     title = (f"{visible(step.name, 200)}: {step.kind} {step.about}", step.then, macs, computes)
     with canvas.group("\n".join(filter(None, title)), op=item.number - 1):
-        canvas.rect(x, y, BOX, item.height, 9, 'class="paper"')
-        canvas.rect(x, y, BOX, item.height, 9, _fill(colour, "box"))
-        canvas.rect(x, y, 6, item.height, 3, _fill(colour))
+        canvas.rect(x, y, BOX, item.height, 9, "paper", f"box {family}")
+        canvas.rect(x, y, 6, item.height, 3, f"full {family}")
         canvas.text(x + 18, y + 20, step.name, 13.5, _BESIDE, "strong")
         for i, line in enumerate(item.lines):
             canvas.text(x + 18, y + 37 + 16 * i, line, 11, _WIDE if i else _BESIDE)
         if step.computes:
             canvas.text(x + 18, item.bottom - 9, " \N{MIDDLE DOT} ".join(step.computes), 10.5, _WIDE, "grey")
-        at = y + 11
+        at, left = y + 11, x + BOX - _BARS - 10
         for unit, each in (("MACs", [s.macs for s in e.steps]), ("bytes", [s.bytes for s in e.steps])):
             part = each[item.number - 1]
             if part:  # a bar beside the largest one's length, and the share of the sum
                 share = part / sum(each)
-                canvas.rect(x + BOX - _BARS - 10, at, 50, 7, 3.5, 'class="track"')
-                canvas.rect(x + BOX - _BARS - 10, at, max(50 * part / max(each), 3), 7, 3.5, _fill(colour))
+                canvas.rect(left, at, 50, 7, 3.5, "track")
+                canvas.rect(left, at, max(50 * part / max(each), 3), 7, 3.5, f"full {family}")
                 words = f"{share:.1%} {unit}" if share >= 0.0005 else f"<0.1% {unit}"
-                canvas.text(x + BOX - _BARS + 46, at + 7.5, words, 9.5, _BARS - 50, "grey")
+                canvas.text(left + 56, at + 7.5, words, 9.5, _BARS - 50, "grey")
                 at += 16
 
 
 def _pill(canvas: _Canvas, e: Explanation, item: _Item) -> None:
     """The image, a result, or a stub."""
     shape = (item.x + item.inset, item.y, BOX - 2 * item.inset, item.height, item.height / 2)
-    canvas.rect(*shape, 'class="paper"')
     if item.is_stub:
-        canvas.rect(*shape, 'class="stub"')
+        canvas.rect(*shape, "paper", "stub")
         words = f"from {'the image' if item.number == 0 else item.name}"
         canvas.text(item.middle, item.y + 19.5, words, 11.5, BOX - 40, "grey", "middle")
         return
     words = f"{item.name}: {_map(e.values[(item.writes or item.reads)[0]])}"
     with canvas.group(words, end=item.number):
-        canvas.rect(*shape, _fill(_FAMILIES["end"][1], "box"))
+        canvas.rect(*shape, "paper", "box end")
         canvas.text(item.middle, item.y + 19.5, words, 12.5, shape[2] - 30, "strong", "middle")
 
 

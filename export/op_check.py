@@ -86,8 +86,8 @@ class OpCheck:
         assert isinstance(core, ir.Dot)
         assert record.weight is not None
         tensor = self.model.tensors[record.weight]
-        negated = np.zeros(len(core.positive), bool) if op.affine is None else np.asarray(op.affine.scale) < 0
-        expected = (core.positive ^ negated[:, None, None, None]).transpose(0, 2, 3, 1)
+        negated = _scale(op)[:, None, None, None] < 0
+        expected = (core.positive ^ negated).transpose(0, 2, 3, 1)
         if not np.array_equal(bnn.unpack_bits(tensor.array, tensor.shape[-1]), expected):
             self.fault(op, "binary weights are not those of the network")
 
@@ -108,7 +108,7 @@ class OpCheck:
             self._bits(record, low)
         if _is_raw(low):
             return
-        a = np.ones(op.value.shape[0]) if op.affine is None else op.affine.scale
+        a = _scale(op)
         rows = np.atleast_2d(low.constants["scale"][1])
         factor = self.factor(low) * 2.0 ** low.constants["shift"][1].astype(float)
         expected = (np.abs(a) if isinstance(core, ir.Dot) else a) * factor
@@ -130,22 +130,21 @@ class OpCheck:
         """A convolution's or linear layer's weights in units of the file, and what real number a unit is."""
         op, core = low.fused, low.fused.core
         assert isinstance(core, (ir.Conv, ir.Linear))
-        kind, stored = low.constants["weight"]
-        a = np.ones(len(stored)) if op.affine is None else op.affine.scale
+        kind = low.constants["weight"][0]
         weight = core.weight.astype(np.float64)
         if weight.ndim == 4:
             weight = weight.transpose(0, 2, 3, 1)
         lead = (len(weight),) + (1,) * (weight.ndim - 1)
-        shift = low.constants["shift"][1].astype(float).reshape(lead)
+        least = _least(low).reshape(lead)
         if isinstance(core, ir.Linear):
-            unit = self.steps[op.source] * 2.0**-shift * float(low.constants["scale"][1][0])
+            unit = self.steps[op.source] * least * float(low.constants["scale"][1][0])
         elif isinstance(op.source, ir.Input):
             group = np.arange(len(weight)) // (len(weight) // core.groups)
             read = (group[:, None] * weight.shape[-1] + np.arange(weight.shape[-1]))[:, None, None, :]
-            unit = 2.0**-shift / low.sum_steps * 255.0 * self.std[read] * (256 if kind == "i8" else 1)
+            unit = least / low.sum_steps * 255.0 * self.std[read] * (256 if kind == "i8" else 1)
         else:
-            unit = 2.0**-shift / low.sum_steps * self.steps[op.source]
-        return weight * a.reshape(lead) / unit, unit
+            unit = least / low.sum_steps * self.steps[op.source]
+        return weight * _scale(op).reshape(lead) / unit, unit
 
     def _near(self, op: Fused, what: str, stored: np.ndarray, expected: np.ndarray, allowed: float) -> None:
         off = np.abs(stored - expected) - 1e-9 * np.abs(expected)
@@ -153,35 +152,34 @@ class OpCheck:
             self.fault(op, f"a {what} is {off.max():.3g} units from its real value, {allowed:.3g} are allowed")
 
 
+@dataclass
 class _Op:
-    """One op on one batch."""
+    """One op on one batch; `maps` are those that the ops before it stored."""
 
-    def __init__(
-        self,
-        check: OpCheck,
-        record: bnn.Op,
-        low: Lowered,
-        pixels: np.ndarray,
-        values: Mapping[ir.Node, Tensor],
-        maps: dict[ir.Node, _Map],
-    ) -> None:
-        self.check, self.record, self.low, self.op = check, record, low, low.fused
-        self.pixels, self.values, self.maps = pixels, values, maps
+    check: OpCheck
+    record: bnn.Op
+    low: Lowered
+    pixels: np.ndarray
+    values: Mapping[ir.Node, Tensor]
+    maps: dict[ir.Node, _Map]
+
+    @property
+    def op(self) -> Fused:
+        return self.low.fused
 
     def run(self) -> None:
         op = self.op
         second = op.residual if op.other is None else op.other
         x, y = self.stored(op.source), None if second is None else self.stored(second)
         n, bits = numerics.run_op(self.check.model, self.record, x, y, self.known_dots())
-        stored = torch.from_numpy(np.ascontiguousarray(n.transpose(0, 3, 1, 2))).double()
+        stored = _channels_first(n).double()
         before, slack = self.real_sum()
         if self.low.kind == "f32":
             self.floats(stored, before, slack)
             return
         self.integers(stored, before, slack)
         if op.sign is not None:
-            at = torch.from_numpy(np.ascontiguousarray(bits.transpose(0, 3, 1, 2)))
-            self.bits(at, before, slack)
+            self.bits(_channels_first(bits), before, slack)
 
     def known_dots(self) -> np.ndarray | None:
         """A binary convolution's exact dot products as the file's weights have them: some channels are negated."""
@@ -189,7 +187,7 @@ class _Op:
         if not isinstance(core, ir.Dot) or core not in self.values or core.window_scale is not None or core.pad_value:
             return None
         dots = self.values[core].permute(0, 2, 3, 1).numpy()
-        return (dots if _is_raw(self.low) else dots * np.where(self.scale() < 0, -1, 1)).astype(np.int64)
+        return (dots if _is_raw(self.low) else dots * np.where(_scale(self.op) < 0, -1, 1)).astype(np.int64)
 
     # What the op reads.
 
@@ -246,12 +244,12 @@ class _Op:
             return y, column(0.0)
         taps = core.positive[0].size * max(1.0, abs(core.pad_value))
         if core.window_scale is not None or core.pad_value:
-            return y, column(_HALF + (taps + 1) * 2.0 ** -low.constants["shift"][1].astype(float))
-        return y, self.line(y, self.scale() * low.sum_steps, taps)
+            return y, column(_HALF + (taps + 1) * _least(low))
+        return y, self.line(y, _scale(op) * low.sum_steps, taps)
 
     def scaled(self, core: ir.Node, y: Tensor) -> Tensor:
         op, low, source = self.op, self.low, self.maps[self.op.source]
-        a = self.scale()
+        a = _scale(op)
         if isinstance(core, ir.AvgPool):
             taps = core.window[0] * core.window[1]
             slack = self.line(y * (source.steps * taps), a * low.sum_steps / source.steps / taps, 32768.0 * taps)
@@ -264,7 +262,7 @@ class _Op:
         other = self.maps[op.other]
         factor = column(np.abs(a) * (low.sum_steps / source.steps / other.steps))
         halves = source.centre.abs() * other.n.abs() + other.centre.abs() * source.n.abs()
-        rounding = (source.n * other.n).abs() * column(2.0 ** -low.constants["shift"][1].astype(float))
+        rounding = (source.n * other.n).abs() * column(_least(low))
         return _HALF + factor * halves + rounding
 
     def line(self, sums: Tensor, a: np.ndarray, largest: float) -> Tensor:
@@ -273,8 +271,7 @@ class _Op:
         b = 0.0 if op.affine is None else op.affine.offset * low.sum_steps
         with np.errstate(divide="ignore", invalid="ignore"):
             zero = np.where(a == 0, 0.0, np.clip(-b / a, -largest, largest))
-        unit = column(2.0 ** -low.constants["shift"][1].astype(float))
-        return _HALF + unit * ((sums - column(zero)).abs() + 3) / 2
+        return _HALF + column(_least(low)) * ((sums - column(zero)).abs() + 3) / 2
 
     def products(self, core: ir.Conv | ir.Linear) -> tuple[Tensor, Tensor]:
         """By the file's own weights, which `OpCheck` compares with the real ones."""
@@ -287,7 +284,7 @@ class _Op:
         y = replace(core, weight=weight).compute(x)
         if isinstance(core, ir.Linear):
             return y, column(float(low.constants["scale"][1][0]))
-        least = column(2.0 ** -low.constants["shift"][1].astype(float))  # the offset is rounded, too
+        least = column(_least(low))  # the offset is rounded, too
         if isinstance(op.source, ir.Input):
             brightest = np.abs(weight).sum(axis=(1, 2, 3)) * low.sum_steps / (255 * self.check.std.min())
             border = column(brightest / 512) if any(core.pad) else 0.0  # the mean is rounded to 1/256 of a pixel
@@ -303,10 +300,7 @@ class _Op:
         """Channels whose scale is too large for a multiplier: their signs are right, their values need not be."""
         if not isinstance(self.op.core, (ir.Dot, ir.AvgPool)):
             return torch.zeros(1, dtype=torch.bool)
-        return column(np.abs(self.scale()) * self.check.factor(self.low)) > 32767
-
-    def scale(self) -> np.ndarray:
-        return np.ones(self.op.value.shape[0]) if self.op.affine is None else np.asarray(self.op.affine.scale)
+        return column(np.abs(_scale(self.op)) * self.check.factor(self.low)) > 32767
 
     # Comparisons.
 
@@ -388,6 +382,20 @@ class _Op:
 
     def fault(self, text: str) -> None:
         self.check.fault(self.op, text)
+
+
+def _scale(op: Fused) -> np.ndarray:
+    """What the op multiplies its core's sums by, per channel."""
+    return np.ones(op.value.shape[0]) if op.affine is None else np.asarray(op.affine.scale)
+
+
+def _least(low: Lowered) -> np.ndarray:
+    """What a unit of a channel's multiplier is, by its shift."""
+    return 2.0 ** -low.constants["shift"][1].astype(float)
+
+
+def _channels_first(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
 
 
 def _is_raw(low: Lowered) -> bool:

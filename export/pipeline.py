@@ -33,12 +33,12 @@ from ovsw.export.verify import (
     IntegerCandidate,
     IntegerVerification,
     Verification,
+    pixels_of,
     verify,
     verify_integer,
 )
 from ovsw.labels import BUILTIN
 from ovsw.networks import NORMALISATIONS, InputSpec
-from ovsw.numerics import pixels
 from ovsw.util.files import replace_file
 
 ENOUGH = 16  # images without labels that tell whether the answers are the same
@@ -332,8 +332,7 @@ class Prepared:
         calibration = integer.calibration
         if calibration.synthetic or len(calibration.images) < ENOUGH:
             return None
-        normalisation = (np.asarray(values, np.float32) for values in (self.spec.mean, self.spec.std))
-        images = pixels(calibration.images[: 2 * ENOUGH], *normalisation)
+        images = pixels_of(self.spec, calibration.images[: 2 * ENOUGH])
         return other_answers(agreement(self.source.reference, integer.logits, images, self.spec), len(images))
 
     def _give_up_integers(self, reason: str) -> None:

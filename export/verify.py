@@ -27,10 +27,10 @@ from ovsw import format as bnn
 from ovsw import numerics
 from ovsw.engine import NO_LIMIT, Engine, default_memory_limit
 from ovsw.export import ir, reference
+from ovsw.export.accuracy import first_output
 from ovsw.export.calibration import Calibration
 from ovsw.export.errors import ExportError, VerifyError
 from ovsw.export.op_check import OpCheck
-from ovsw.export.ops.fused import Lowered
 from ovsw.export.passes import Built
 from ovsw.export.passes.pack import pack
 from ovsw.export.source import Source
@@ -70,9 +70,7 @@ class Candidate:
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         """The first output for a batch."""
-        outputs = self.engine.run(images)
-        first: np.ndarray = outputs[0] if isinstance(outputs, tuple) else outputs
-        return first.reshape(len(images), -1)
+        return first_output(self.engine.run(images)).reshape(len(images), -1)
 
 
 class IntegerCandidate(Candidate):
@@ -143,9 +141,7 @@ def verify_integer(
     """
     proof, check = _Proof(source, spec, candidate.graph), OpCheck(candidate.model, candidate.lowered)
     calibration = candidate.calibration
-    own = (
-        None if calibration.synthetic else numerics.pixels(calibration.images[: -(-count // 2)], *_normalisation(spec))
-    )
+    own = None if calibration.synthetic else pixels_of(spec, calibration.images[: -(-count // 2)])
     samples = []
     for sample in proof.samples(count, own):
         check.image(sample.pixels, sample.values)
@@ -235,7 +231,10 @@ class _Watch:
         shown = [node for node in map(self._shown, self.jumps) if not isinstance(node, ir.Input)]
         self.shown = list(dict.fromkeys([*self.graph.outputs, *shown]))[: bnn.MAX_OUTPUTS]
         channels = self.graph.input_shape[0]
-        lowered = [_with_map(low) if low.fused.value in self.shown else low for low in candidate.lowered]
+        lowered = [
+            replace(low, fused=replace(low.fused, wants_map=low.fused.wants_map or low.fused.value in self.shown))
+            for low in candidate.lowered
+        ]
         model = pack(lowered, self.shown, (0.0,) * channels, (1.0,) * channels, {})
         self.engine = Engine(bnn.to_bytes(model), memory_limit=NO_LIMIT)
         self.candidate = candidate
@@ -246,8 +245,7 @@ class _Watch:
 
     def compare(self, sample: _Sample) -> tuple[float, bool]:
         """The largest difference of the outputs, and whether rounding decided a sign. Raises VerifyError."""
-        run = self.engine.run(sample.image)
-        maps = dict(zip(self.shown, run if isinstance(run, tuple) else (run,)))
+        maps = dict(zip(self.shown, _parts(self.engine.run(sample.image))))
         tie = False
 
         def decide(node: ir.Node, x: Tensor, expected: Tensor) -> Tensor | None:
@@ -298,7 +296,7 @@ def _refuse_far(node: ir.Node, x: Tensor, differ: Tensor, stored: np.ndarray | N
 
 def _is_wide(outputs: Any) -> bool:
     """Whether these outputs of the original were computed in float64."""
-    return all(part.dtype == np.float64 for part in (outputs if isinstance(outputs, tuple) else (outputs,)))
+    return all(part.dtype == np.float64 for part in _parts(outputs))
 
 
 def _nearest_tie(graph: ir.Graph, values: dict[ir.Node, Tensor], near: float) -> tuple[ir.Node | None, float]:
@@ -314,10 +312,6 @@ def _nearest_tie(graph: ir.Graph, values: dict[ir.Node, Tensor], near: float) ->
     return best, most
 
 
-def _with_map(low: Lowered) -> Lowered:
-    return replace(low, fused=replace(low.fused, wants_map=True))
-
-
 def _outputs(graph: ir.Graph, values: dict[ir.Node, Tensor]) -> np.ndarray:
     return np.concatenate([values[node].double().numpy().reshape(-1) for node in graph.outputs])
 
@@ -328,8 +322,9 @@ def _off(actual: np.ndarray, expected: np.ndarray) -> float:
     return error / max(1.0, float(np.abs(expected).max())) if np.isfinite(error) else np.inf
 
 
-def _normalisation(spec: InputSpec) -> tuple[np.ndarray, np.ndarray]:
-    return np.asarray(spec.mean, np.float32), np.asarray(spec.std, np.float32)
+def pixels_of(spec: InputSpec, images: np.ndarray) -> np.ndarray:
+    """The uint8 (n, h, w, c) pixels of normalised images (n, c, h, w)."""
+    return numerics.pixels(images, np.asarray(spec.mean, np.float32), np.asarray(spec.std, np.float32))
 
 
 def _pictures(spec: InputSpec, first: np.ndarray | None) -> Iterator[np.ndarray]:
@@ -337,8 +332,7 @@ def _pictures(spec: InputSpec, first: np.ndarray | None) -> Iterator[np.ndarray]
     yield from [] if first is None else first[:, None]
     c, h, w = spec.shape
     rng = np.random.default_rng(0)
-    noise = rng.normal(size=(1, c, h, w))
-    yield numerics.pixels(noise, *_normalisation(spec))
+    yield pixels_of(spec, rng.normal(size=(1, c, h, w)))
     rows, columns = np.mgrid[:h, :w]
     ramp = (rows * 256 // max(h, 1) + columns * 256 // max(w, 1))[:, :, None] // 2 + np.arange(c) * 40
     framed = np.where(rng.random((h, w, 1)) < 0.2, rng.integers(0, 256, (h, w, c)), ramp % 256)
@@ -367,6 +361,9 @@ def _saturated(candidate: IntegerCandidate, values: dict[int, np.ndarray]) -> fl
     return count / max(1, total)
 
 
+def _parts(outputs: Any) -> tuple[np.ndarray, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
 def _joined(outputs: Any) -> np.ndarray:
-    parts = outputs if isinstance(outputs, tuple) else (outputs,)
-    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
+    return np.concatenate([part.reshape(len(part), -1) for part in _parts(outputs)], axis=1)

@@ -245,29 +245,23 @@ def _is_natural(call: Call) -> bool:
     return call.op in ("add", "sub", "rsub", "mul", "div", "neg") and len(_values(call.args)) == 1
 
 
-_NEAREST = {
-    "gelu": "use ReLU, PReLU or hardswish",
-    "elu": "use PReLU",
-    "celu": "use PReLU",
-    "selu": "use PReLU",
-    "mish": "use hardswish",
-    "softplus": "use ReLU",
-    "native_layer_norm": "use batch norm",
-    "native_group_norm": "use batch norm",
-    "bmm": "only products with constant matrices are",
-    "mm": "only products with constant matrices are",
-    "argmax": "return the logits and take the largest outside",
-    "topk": "return the logits and sort them outside",
-    "sort": "return the logits and sort them outside",
-    "index_put": "use x[mask] = number or torch.where",
-    "std": "only a division by it right before a sign is",
-    "var": "only a division by it right before a sign is",
-    "sqrt": "only right before a sign it is",
-    "exp": "use softmax or sigmoid",
-    "_upsample_bicubic2d_aa": "use bilinear upsampling",
-    "upsample_bicubic2d": "use bilinear upsampling",
-    "_upsample_bilinear2d_aa": "use bilinear upsampling without antialias",
+_HINTS = {
+    "use ReLU, PReLU or hardswish": "gelu",
+    "use PReLU": "elu celu selu",
+    "use hardswish": "mish",
+    "use ReLU": "softplus",
+    "use batch norm": "native_layer_norm native_group_norm",
+    "only products with constant matrices are": "bmm mm",
+    "return the logits and take the largest outside": "argmax",
+    "return the logits and sort them outside": "topk sort",
+    "use x[mask] = number or torch.where": "index_put",
+    "only a division by it right before a sign is": "std var",
+    "only right before a sign it is": "sqrt",
+    "use softmax or sigmoid": "exp",
+    "use bilinear upsampling": "_upsample_bicubic2d_aa upsample_bicubic2d",
+    "use bilinear upsampling without antialias": "_upsample_bilinear2d_aa",
 }
+_NEAREST = {op: hint for hint, ops in _HINTS.items() for op in names(ops)}
 
 
 def _nearest(call: Call) -> str:

@@ -545,8 +545,7 @@ def _range(f: Piecewise, lo: float, hi: float) -> tuple[float, float]:
             ends.append(
                 np.where(slope == 0, _last(f, f.offset) if piece else f.offset[0], np.where(slope < 0, -end, end))
             )
-    x = np.where(np.isfinite(f.breaks), f.breaks, 0.0)
-    inner = [f.slope[:-1] * x + f.offset[:-1], f.slope[1:] * x + f.offset[1:], f.at]
+    inner = [*f.beside(), f.at]
     used = np.isfinite(f.breaks) & (f.breaks >= lo) & (f.breaks <= hi)
     values = np.concatenate([np.ravel(e) for e in ends] + [part[used] for part in inner])
     return float(values.min()), float(values.max())

@@ -23,14 +23,11 @@ Inputs = Optional[Tensor]
 Result = Union[Tensor, Sequence[Tensor]]
 LARGEST = 1 << 28  # elements of a tensor that one operation may create
 
-_FLOATS: dict[int, torch.dtype] = {
+_TYPES: dict[int, torch.dtype] = {
     onnx.TensorProto.FLOAT16: torch.float32,
     onnx.TensorProto.BFLOAT16: torch.float32,
     onnx.TensorProto.FLOAT: torch.float32,
     onnx.TensorProto.DOUBLE: torch.float64,
-}
-_TYPES: dict[int, torch.dtype] = {
-    **_FLOATS,
     onnx.TensorProto.BOOL: torch.bool,
     onnx.TensorProto.UINT8: torch.uint8,
     onnx.TensorProto.INT8: torch.int8,
@@ -291,14 +288,9 @@ def _shape(call: Call, x: Tensor) -> Tensor:
 
 
 def _constant(call: Call) -> Tensor:
-    for name, dtype in (
-        ("value_float", torch.float32),
-        ("value_floats", torch.float32),
-        ("value_int", torch.int64),
-        ("value_ints", torch.int64),
-    ):
+    for name in ("value_float", "value_floats", "value_int", "value_ints"):
         if name in call.attributes:
-            return torch.tensor(call.attributes[name], dtype=dtype)
+            return torch.tensor(call.attributes[name], dtype=torch.float32 if "float" in name else torch.int64)
     if "value" not in call.attributes:
         raise ValueError(
             f"is a constant without a numeric value: {', '.join(call.attributes) or 'it has no attributes'}"

@@ -8,7 +8,7 @@ the function has two levels in the end, it is a sign. All arithmetic is per chan
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,20 +43,19 @@ class Piecewise:
         return len(self.breaks) == 0
 
     @property
-    def is_constant(self) -> bool:
-        return self.is_line and not self.slope.any()
-
-    @property
     def is_step(self) -> bool:
         """Whether it has nothing but levels."""
         return not self.slope.any()
 
     @property
     def is_continuous(self) -> bool:
-        finite = np.isfinite(self.breaks)
-        x = np.where(finite, self.breaks, 0.0)
-        below, above = self.slope[:-1] * x + self.offset[:-1], self.slope[1:] * x + self.offset[1:]
-        return bool((~finite | (_near(below, self.at) & _near(above, self.at))).all())
+        below, above = self.beside()
+        return bool((np.isinf(self.breaks) | (_near(below, self.at) & _near(above, self.at))).all())
+
+    def beside(self) -> tuple[np.ndarray, np.ndarray]:
+        """The values just below and just above each break."""
+        x = np.where(np.isfinite(self.breaks), self.breaks, 0.0)
+        return self.slope[:-1] * x + self.offset[:-1], self.slope[1:] * x + self.offset[1:]
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """The value at one x per channel."""
@@ -100,15 +99,15 @@ class Piecewise:
         f = self.widened(len(level))
         with np.errstate(divide="ignore", invalid="ignore"):
             x = (level - f.offset) / f.slope
-        edges = np.concatenate([np.full((1, len(level)), -np.inf), f.breaks, np.full((1, len(level)), np.inf)])
-        crosses = (f.slope != 0) & np.isfinite(x) & (edges[:-1] < x) & (x < edges[1:])
+        lower, upper = _edges(f.breaks)
+        crosses = (f.slope != 0) & np.isfinite(x) & (lower < x) & (x < upper)
         points = np.where(crosses, x, np.inf)
         keep = crosses.any(axis=1)
         return f._refined(points[keep], np.broadcast_to(level, points[keep].shape)) if keep.any() else f
 
     def _mapped(self, change: Callable[[np.ndarray], np.ndarray]) -> Piecewise:
-        """A function of the values, of which every piece has only one."""
-        return Piecewise(self.breaks, np.zeros_like(self.slope), change(self.offset), change(self.at)).simplified()
+        """A function of the values that does not change within a piece."""
+        return Piecewise(self.breaks, np.zeros_like(self.slope), change(self._inside()), change(self.at)).simplified()
 
     def _inside(self) -> np.ndarray:
         """A value within each piece."""
@@ -121,9 +120,8 @@ class Piecewise:
         twice[:-1] = f.breaks[:-1] == f.breaks[1:]
         for k in range(len(f.breaks)):  # a piece of no length takes the form of the one before
             f.slope[k + 1], f.offset[k + 1] = (np.where(twice[k], a[k], a[k + 1]) for a in (f.slope, f.offset))
-        x = np.where(np.isfinite(f.breaks), f.breaks, 0.0)
         same = _near(f.slope[:-1], f.slope[1:]) & _near(f.offset[:-1], f.offset[1:])
-        idle = twice | ~np.isfinite(f.breaks) | (same & _near(f.slope[:-1] * x + f.offset[:-1], f.at))
+        idle = twice | ~np.isfinite(f.breaks) | (same & _near(f.beside()[0], f.at))
         used = (~idle).sum(axis=0)
         most = int(used.max()) if used.size else 0
         if most == len(f.breaks):
@@ -182,12 +180,7 @@ class Piecewise:
 
     def compared(self, op: str, level: np.ndarray | float) -> Piecewise:
         """1 where `self op level` holds, else 0."""
-        test = COMPARISONS[op]
-        f = self._cut(level)
-        level = np.atleast_1d(level)
-        return Piecewise(
-            f.breaks, np.zeros_like(f.slope), test(f._inside(), level).astype(float), test(f.at, level).astype(float)
-        ).simplified()
+        return self._cut(level)._mapped(lambda values: COMPARISONS[op](values, np.atleast_1d(level)).astype(float))
 
     def sign(self) -> Piecewise:
         return self.compared("gt", 0.0) + self.compared("lt", 0.0).scaled(-1.0)
@@ -216,20 +209,14 @@ class Piecewise:
         """`how` is round (half to even), floor, ceil or trunc. None if it has more than a few levels."""
         if self.slope[0].any() or self.slope[-1].any():
             return None
-        x = np.where(np.isfinite(self.breaks), self.breaks, 0.0)
-        ends = [self.offset[0], self.slope[:-1] * x + self.offset[:-1], self.slope[1:] * x + self.offset[1:], self.at]
-        values = np.concatenate([np.ravel(e) for e in ends])
+        values = np.concatenate([np.ravel(e) for e in (self.offset[0], *self.beside(), self.at)])
         lo, hi = int(np.floor(values.min())), int(np.ceil(values.max()))
         if hi - lo > _LEVELS:
             return None
         f = self
         for n in range(lo, hi + 1):
             f = f._cut(n + 0.5 if how == "round" else float(n))
-        return f._flat()._mapped(ROUNDINGS[how])
-
-    def _flat(self) -> Piecewise:
-        """Each piece replaced by a value within it, for functions that do not change there."""
-        return Piecewise(self.breaks, np.zeros_like(self.slope), self._inside(), self.at)
+        return f._mapped(ROUNDINGS[how])
 
     @staticmethod
     def choice(condition: Piecewise, yes: Piecewise, no: Piecewise) -> Piecewise:
@@ -249,25 +236,13 @@ class Piecewise:
         At a break on the bound itself, what lies beyond takes the value there.
         """
         f = Piecewise(*(np.array(a) for a in self._parts()))
-        for k in range(len(f.breaks)):
-            outside = f.breaks[k] == lo
-            f.slope[: k + 1] = np.where(outside, 0.0, f.slope[: k + 1])
-            f.offset[: k + 1] = np.where(outside, f.at[k], f.offset[: k + 1])
-            below = f.breaks[k] < lo
-            f.slope[: k + 1] = np.where(below, f.slope[k + 1], f.slope[: k + 1])
-            f.offset[: k + 1] = np.where(below, f.offset[k + 1], f.offset[: k + 1])
-        for k in reversed(range(len(f.breaks))):
-            outside = f.breaks[k] == hi
-            f.slope[k + 1 :] = np.where(outside, 0.0, f.slope[k + 1 :])
-            f.offset[k + 1 :] = np.where(outside, f.at[k], f.offset[k + 1 :])
-            above = f.breaks[k] > hi
-            f.slope[k + 1 :] = np.where(above, f.slope[k], f.slope[k + 1 :])
-            f.offset[k + 1 :] = np.where(above, f.offset[k], f.offset[k + 1 :])
-        for k in range(len(f.breaks)):
-            beyond = (f.breaks[k] < lo) | (f.breaks[k] > hi)
-            value = f.slope[k + 1] * np.where(np.isfinite(f.breaks[k]), f.breaks[k], 0.0) + f.offset[k + 1]
-            f.at[k] = np.where(beyond, value, f.at[k])
-        return f.simplified()
+        x, order = f.breaks, range(len(f.breaks))
+        sides = [(k, slice(k + 1), k + 1, x[k] == lo, x[k] < lo) for k in order]
+        sides += [(k, slice(k + 1, None), k, x[k] == hi, x[k] > hi) for k in reversed(order)]
+        for k, beyond, inside, on_bound, outside in sides:
+            for rows, flat in ((f.slope, np.zeros(1)), (f.offset, f.at[k])):
+                rows[beyond] = np.where(outside, rows[inside], np.where(on_bound, flat, rows[beyond]))
+        return replace(f, at=np.where((x < lo) | (x > hi), f.beside()[1], f.at)).simplified()
 
     def through(self, slope: np.ndarray, offset: np.ndarray) -> Piecewise:
         """The same values as a function of y = slope * x + offset, for slopes that are not 0."""

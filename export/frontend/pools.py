@@ -150,11 +150,11 @@ def _over_channels(
         return x
     members = np.arange(c).reshape(groups, size, after)
     if kind == "mean":
-        weight = np.zeros((groups * after, c, 1, 1), np.float32)
-        for g in range(groups):
-            for a in range(after):
-                weight[g * after + a, members[g, :, a]] = 1.0
-        total = ir.Conv(f"{name}.channels", [x], (groups * after, h, w), (1, 1), (1, 1), (0, 0), weight=weight)
+        weight = np.zeros((groups * after, c), np.float32)
+        np.put_along_axis(weight, members.transpose(0, 2, 1).reshape(-1, size), 1.0, axis=1)
+        total = ir.Conv(
+            f"{name}.channels", [x], (groups * after, h, w), (1, 1), (1, 1), (0, 0), weight[:, :, None, None]
+        )
         return builder.affine(name, total, 1.0 / size, 0.0)
     if size > _MOST_REPEATS:
         raise RefusedError(f"{kind} over {size} channels is not supported; the limit is {_MOST_REPEATS}")

@@ -197,9 +197,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for handle in handles:
                 handle.remove()
 
+    @property
+    def muted(self) -> bool:
+        return bool(self.modules) and self.modules[-1].muted
+
     def enter(self, module: nn.Module, inputs: Any) -> None:
         path = self.names.get(module, self.modules[-1].path if self.modules else "")
-        muted = bool(self.modules) and self.modules[-1].muted
+        muted = self.muted
         known = None if muted else self.opaque(module)
         leaf = not any(True for _ in module.children())
         level = _Level(path, type(module).__name__, leaf, len(self.calls), known, muted)
@@ -398,7 +402,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self.modules and self.modules[-1].muted:
+        if self.muted:
             return func(*args, **kwargs)
         tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
         if not any(self.read(t) is not None for t in tensors):
@@ -579,10 +583,9 @@ class _Leaving(TorchFunctionMode):
         self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _LEAVES_TORCH and isinstance(args[0], Tensor) and self.recorder.read(args[0]) is not None:
-            muted = bool(self.recorder.modules) and self.recorder.modules[-1].muted
-            if not muted:
-                raise self.recorder.refuse(f"Tensor.{func.__name__}() takes values of the image out of torch")
+        leaves = func in _LEAVES_TORCH and isinstance(args[0], Tensor) and self.recorder.read(args[0]) is not None
+        if leaves and not self.recorder.muted:
+            raise self.recorder.refuse(f"Tensor.{func.__name__}() takes values of the image out of torch")
         return func(*args, **(kwargs or {}))
 
 

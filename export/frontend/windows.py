@@ -27,9 +27,9 @@ class Geometry:
     """Of a convolution; `pad` is above, below, left, right, filled with `fill`."""
 
     window: Pair
-    stride: Pair
-    dilation: Pair
-    pad: tuple[int, int, int, int]
+    stride: Pair = (1, 1)
+    dilation: Pair = (1, 1)
+    pad: tuple[int, int, int, int] = (0, 0, 0, 0)
     fill: float = 0.0
 
     @property
@@ -45,6 +45,12 @@ class Geometry:
     def plain(self) -> bool:
         """Whether a node can have this padding: the same on both sides, and smaller than the window."""
         return self.symmetric and self.pad[0] < self.extent[0] and self.pad[2] < self.extent[1]
+
+    @property
+    def of_node(self) -> dict[str, Any]:
+        """What a node takes of it."""
+        pad = (self.pad[0], self.pad[2])
+        return {"window": self.window, "stride": self.stride, "pad": pad, "dilation": self.dilation}
 
     def taken(self, x: ir.Shape) -> Pair:
         """Height and width of the result."""
@@ -84,10 +90,8 @@ def _convolution(builder: GraphBuilder, call: Call) -> ir.Node:
 @handles("pointwise")
 def _pointwise(builder: GraphBuilder, call: Call) -> ir.Node:
     x, weight, bias = call.args
-    geometry = Geometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0))
-    return _convolved(
-        builder, call, x, array(weight)[:, :, None, None], None if bias is None else array(bias), geometry
-    )
+    weight, bias = array(weight)[:, :, None, None], None if bias is None else array(bias)
+    return _convolved(builder, call, x, weight, bias, Geometry((1, 1)))
 
 
 def _convolved(
@@ -110,18 +114,7 @@ def _real(
         node = _padded(f"{call.where.name}.pad", node, geometry.pad)
         geometry = replace(geometry, pad=(0, 0, 0, 0))
     shape = (len(weight), *geometry.taken(node.shape))
-    pad = (geometry.pad[0], geometry.pad[2])
-    return ir.Conv(
-        call.where.name,
-        [node],
-        shape,
-        geometry.window,
-        geometry.stride,
-        pad,
-        weight=weight,
-        bias=bias,
-        dilation=geometry.dilation,
-    )
+    return ir.Conv(call.where.name, [node], shape, weight=weight, bias=bias, **geometry.of_node)
 
 
 def _padded(name: str, x: ir.Node, pad: tuple[int, int, int, int]) -> ir.Node:
@@ -220,27 +213,15 @@ def _dots(
     window = values.centre * amp
     shape = (len(values.signs), *geometry.taken(x.shape))
 
-    def dots(scale: np.ndarray, strict: bool) -> ir.BinaryConv:
-        return ir.BinaryConv(
-            call.where.name,
-            [x],
-            shape,
-            geometry.window,
-            geometry.stride,
-            (geometry.pad[0], geometry.pad[2]),
-            weight=values.signs,
-            scale=scale,
-            dilation=geometry.dilation,
-            pad_value=outside,
-            window_scale=(window if scale is whole else window / 2) if window.any() else None,
-            strict=strict,
-        )
+    def dots(share: float, strict: bool) -> ir.BinaryConv:
+        scale, window_scale = values.scale * amp * share, window * share if window.any() else None
+        more = {**geometry.of_node, "pad_value": outside, "window_scale": window_scale, "strict": strict}
+        return ir.BinaryConv(call.where.name, [x], shape, weight=values.signs, scale=scale, **more)
 
-    whole = values.scale * amp
     between = step.zero.size == 1 and step.zero[0] not in (step.lo[0], step.hi[0])
     if between and _is_often_zero(builder.node(step.of)):  # torch.sign: 0 is halfway between both readings
-        return ir.Add(f"{call.where.name}.both", [dots(whole / 2, False), dots(whole / 2, True)], shape)
-    return dots(whole, step.strict)
+        return ir.Add(f"{call.where.name}.both", [dots(0.5, False), dots(0.5, True)], shape)
+    return dots(1.0, step.strict)
 
 
 def _is_often_zero(node: ir.Node) -> bool:
@@ -317,15 +298,12 @@ def _binary_linear(builder: GraphBuilder, call: Call, x: Value, weight: np.ndarr
         return None
     source = step.of
     order = source.order() if isinstance(source, Arranged) else None
+    if not step.uniform:
+        return None
     if isinstance(source, Arranged) and order is not None:
-        source = source.sources[0]
-        weight = weight[:, np.argsort(order)]
-    elif not step.uniform:
-        return None
-    if not step.uniform and order is not None:
-        return None
+        source, weight = source.sources[0], weight[:, np.argsort(order)]
     shape = frame(source.shape)
     seen = builder.functions.call("seen", (), source, call)
     builder.functions.steps[seen] = replace(step, of=source)
-    geometry = Geometry(shape[1:], (1, 1), (1, 1), (0, 0, 0, 0))
+    geometry = Geometry(shape[1:])
     return _binary(builder, call, seen, weight.reshape(len(weight), *shape), geometry)
