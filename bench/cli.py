@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -132,16 +133,16 @@ class BenchRun:
 
     def all(self, peers: list[Peer]) -> None:
         """Measures everything, or until Ctrl-C."""
-        measured_on = self.result.context
+        measured = self.result.context
         try:
             with tempfile.TemporaryDirectory() as folder:
                 self._measure(peers, Path(folder))
         except KeyboardInterrupt:
-            measured_on.interrupted = True
+            measured.interrupted = True
         finally:
             self.progress.clear()
-        measured_on.end = self.machine.state()
-        measured_on.warnings = context.warnings(measured_on, measured_on.start, measured_on.end)
+        measured.end = self.machine.state()
+        measured.warnings = context.warnings(measured, measured.start, measured.end)
 
     def _measure(self, peers: list[Peer], folder: Path) -> None:
         groups = self._groups(folder)
@@ -150,7 +151,7 @@ class BenchRun:
             with tempfile.TemporaryDirectory() as peer_files:
                 self._network(network, group, usable if network in NETWORKS else [], Path(peer_files))
         isa, threads, rounds = self.args.isa, self.args.threads, self.repeat
-        for one in (one for group in groups.values() for one in group):
+        for one in chain.from_iterable(groups.values()):
             name, data, image = one.entry.network, one.entry.files[0].read_bytes(), one.pixels[0]
             if self.args.profile:
                 self._extra("profile", name, partial(profile.profile, data, isa, threads, image, rounds))
@@ -205,8 +206,9 @@ class BenchRun:
     def _network(self, network: str, group: list[Ours], peers: list[Peer], folder: Path) -> None:
         entries, shown = [one.entry for one in group], group[0].engine.input.normalised(group[0].pixels)
         self.result.context.isa = entries[0].isa
-        parameters = Topology(NETWORKS[network]).parameters if network in NETWORKS else None
-        self.result.networks[network] = Network(parameters, own=network not in NETWORKS)
+        own = network not in NETWORKS
+        parameters = None if own else Topology(NETWORKS[network]).parameters
+        self.result.networks[network] = Network(parameters, own)
         if peers:
             timed, skipped = load_peers(network, peers, self.reference, self.args.threads, folder, shown, self.progress)
             entries += timed

@@ -95,17 +95,12 @@ def answers(engine: Engine, truths: dict[str, str]) -> list[Answer]:
 
 
 def as_table(classified: list[Answer]) -> str:
-    known = any(a.truth for a in classified)
-    head = ("picture", *(("is", "verdict") if known else ()), "answer", "second", "third")
-    rows = [
-        (
-            Path(a.path).name,
-            *((a.truth, a.verdict) if known else ()),
-            *(f"{100 * p:3.0f} %  {label}" for label, p in a.top),
-        )
-        for a in classified
-    ]
-    return table(head, rows) + (f"\n\n{score(classified)}" if known else "")
+    answers = [[f"{100 * p:3.0f} %  {label}" for label, p in a.top] for a in classified]
+    names, best = [Path(a.path).name for a in classified], ("answer", "second", "third")
+    if not any(a.truth for a in classified):
+        return table(("picture", *best), [(name, *top) for name, top in zip(names, answers)])
+    rows = [(name, a.truth, a.verdict, *top) for name, a, top in zip(names, classified, answers)]
+    return f"{table(('picture', 'is', 'verdict', *best), rows)}\n\n{score(classified)}"
 
 
 def as_pictures(classified: list[Answer], columns: int) -> str:

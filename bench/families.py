@@ -47,8 +47,7 @@ def main(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         rows = [row for name in args.networks for row in _rows(name, Path(folder), args)]
     cells = [
-        (r.network, r.engine, f"{r.ms.median:.3f}", r.ms.range(3), f"{r.over.median:.2f}", r.over.range())
-        + (f"{r.yardstick.median:.2f}" if r.yardstick else "-",)
+        (r.network, r.engine, *r.ms.cells(3), *r.over.cells(), f"{r.yardstick.median:.2f}" if r.yardstick else "-")
         for r in rows
     ]
     note = f"{args.threads} thread(s), {args.rounds} interleaved rounds; x: median ratio to the integer file in a round"

@@ -24,6 +24,10 @@ class Spread:
         """Whether the two do not overlap; if they do, neither should be called faster."""
         return self.p10 > other.p90 or self.p90 < other.p10
 
+    def cells(self, digits: int = 2, unit: str = "") -> tuple[str, str]:
+        """The median and the range, as tables show them side by side."""
+        return f"{self.median:.{digits}f}{unit}", self.range(digits)
+
     def range(self, digits: int = 2) -> str:
         return f"{self.p10:.{digits}f} .. {self.p90:.{digits}f}"
 

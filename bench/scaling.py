@@ -69,9 +69,7 @@ def head(scaling: Scaling) -> list[str]:
 def cells(scaling: Scaling) -> list[tuple[str, ...]]:
     """The rows under HEAD."""
     return [
-        (str(p.threads), str(p.batch), f"{p.images_per_s:.1f}")
-        + (f"{p.ms_per_image.median:.3f}", p.ms_per_image.range(3))
-        + (f"{p.speedup.median:.2f}", p.speedup.range())
+        (str(p.threads), str(p.batch), f"{p.images_per_s:.1f}", *p.ms_per_image.cells(3), *p.speedup.cells())
         for p in scaling.points
     ]
 

@@ -88,11 +88,9 @@ def _line(row: Measurement, base: Measurement | None, parameters: int | None, ro
         faster = base.latency_ms.over(ms)
         acceleration = _times(base.latency_ms.median / ms.median) if clear(ms, base.latency_ms, faster) else "unclear"
     short = f" ({len(ms.samples)} rounds only)" if len(ms.samples) < rounds else ""
-    return (
-        (_title(row.network), row.wa, _mb(row.size_mb), _mb(row.file_mb), saving)
-        + (f"{ms.median:.2f}", ms.range(), acceleration)
-        + (f"{row.engine} {row.isa or row.precision}{short}",)
-    )
+    sizes = (_mb(row.size_mb), _mb(row.file_mb), saving)
+    engine = f"{row.engine} {row.isa or row.precision}{short}"
+    return (_title(row.network), row.wa, *sizes, *ms.cells(), acceleration, engine)
 
 
 def clear(a: Latency, b: Latency, times: Spread) -> bool:
@@ -127,11 +125,10 @@ def all_cells(result: Result) -> list[tuple[str, ...]]:
             if times:
                 called = own is None or row is own or clear(ms, own.latency_ms, times)
                 ratio = f"{times.median:.2f}" if called else "unclear"
+            peak = f"{row.memory_mb:.0f}" if row.memory_mb else "-"
             lines.append(
-                (_title(network), row.engine, row.precision, row.version or "-")
-                + (f"{ms.median:.2f}", ms.range(), str(len(ms.samples)))
-                + (ratio, times.range() if times else "-")
-                + (f"{row.memory_mb:.0f}" if row.memory_mb else "-", row.check)
+                (_title(network), row.engine, row.precision, row.version or "-", *ms.cells(), str(len(ms.samples)))
+                + (ratio, times.range() if times else "-", peak, row.check)
             )
     return lines
 

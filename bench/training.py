@@ -53,12 +53,11 @@ def main(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     rows = []
     for name in args.networks:
-        times = interleaved(_calls(name, args.batch, args.learned_scale, args.channels_last, args.compile), args.rounds)
+        times = interleaved(_calls(name, args), args.rounds)
         for call, t in times.items():
             rows.append(StepTime(name, call, spread(t), spread(100 * t / times["step"]), args.batch))
     cells = [
-        (r.network, r.call, f"{r.ms.median:.1f}", r.ms.range(1), f"{1000 * r.batch / r.ms.median:.0f}")
-        + (f"{r.share.median:.2f} %", r.share.range())
+        (r.network, r.call, *r.ms.cells(1), f"{1000 * r.batch / r.ms.median:.0f}", *r.share.cells(unit=" %"))
         for r in rows
     ]
     note = f"batch {args.batch}, {args.threads} thread(s), {args.rounds} interleaved rounds, kernels {native.kernels()}"
@@ -66,9 +65,8 @@ def main(args: argparse.Namespace) -> int:
     return print_rows(args.json, rows, f"{note}; share: of the plain step", head, cells, right=(2, 4, 5))
 
 
-def _calls(
-    name: str, batch: int, learned_scale: bool, channels_last: bool, compiled: bool
-) -> dict[str, Callable[[], object]]:
+def _calls(name: str, args: argparse.Namespace) -> dict[str, Callable[[], object]]:
+    """The parts of training; whatever changes a network has its own copy."""
     import torch
     from torch.nn import functional as F
 
@@ -76,7 +74,7 @@ def _calls(
     from ovsw.nn import create, native
     from ovsw.train import OvSW, augment
 
-    spec = network(name)
+    spec, batch = network(name), args.batch
     generator = torch.Generator().manual_seed(0)
     stored = torch.randint(0, 256, (4 * batch, *spec.input.shape), generator=generator).byte()
     y = torch.randint(0, spec.num_classes, (batch,), generator=generator)
@@ -89,19 +87,18 @@ def _calls(
 
     x = batch_of_images()
     torch.manual_seed(0)
-    model = create(name, learned_scale=learned_scale).train()
+    model = create(name, learned_scale=args.learned_scale).train()
 
     def step_of(
-        model: torch.nn.Module,
         method: bool = False,
         layout: torch.memory_format = torch.contiguous_format,
-        through: Callable[..., Any] = lambda model: model,
+        through: Callable[..., Any] = lambda trained: trained,
         isa: str | None = native.kernels(),
     ) -> Callable[[], object]:
-        model.to(memory_format=layout)  # type: ignore[call-overload]
-        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4, fused=True)
-        ovsw = OvSW(model) if method else None
-        forward, images = through(model), x.contiguous(memory_format=layout)
+        trained = copy.deepcopy(model).to(memory_format=layout)  # type: ignore[call-overload]
+        optimizer = torch.optim.SGD(trained.parameters(), 0.1, momentum=0.9, weight_decay=5e-4, fused=True)
+        ovsw = OvSW(trained) if method else None
+        forward, images = through(trained), x.contiguous(memory_format=layout)
 
         def step() -> None:
             optimizer.zero_grad()
@@ -113,24 +110,25 @@ def _calls(
 
         return step
 
-    calls = {"step": step_of(model), "step with OvSW": step_of(copy.deepcopy(model), method=True)}
-    calls["step, torch alone"] = step_of(copy.deepcopy(model), isa=None)
+    evaluated, with_gradients = copy.deepcopy(model).eval(), copy.deepcopy(model)
+    F.cross_entropy(with_gradients(x), y).backward()  # type: ignore[no-untyped-call]
 
-    def evaluation(model: torch.nn.Module, isa: str | None) -> Callable[[], object]:
-        def evaluate() -> None:
-            with torch.no_grad(), native.using(isa):
-                model(x)
+    @torch.no_grad()
+    def evaluate(isa: str | None = native.kernels()) -> None:
+        with native.using(isa):
+            evaluated(x)
 
-        return evaluate
-
-    for what, isa in {"evaluation": native.kernels(), "evaluation, torch alone": None}.items():
-        calls[what] = evaluation(copy.deepcopy(model).eval(), isa)
-    trained = copy.deepcopy(model)
-    F.cross_entropy(trained(x), y).backward()  # type: ignore[no-untyped-call]
-    calls["OvSW.step() alone"] = OvSW(trained).step
-    calls["input pipeline"] = batch_of_images
-    if channels_last:
-        calls["step, channels last"] = step_of(copy.deepcopy(model), layout=torch.channels_last)
-    if compiled:
-        calls["step, torch.compile"] = step_of(copy.deepcopy(model), through=torch.compile)
+    calls: dict[str, Callable[[], object]] = {
+        "step": step_of(),
+        "step with OvSW": step_of(method=True),
+        "step, torch alone": step_of(isa=None),
+        "evaluation": evaluate,
+        "evaluation, torch alone": lambda: evaluate(None),
+        "OvSW.step() alone": OvSW(with_gradients).step,
+        "input pipeline": batch_of_images,
+    }
+    if args.channels_last:
+        calls["step, channels last"] = step_of(layout=torch.channels_last)
+    if args.compile:
+        calls["step, torch.compile"] = step_of(through=torch.compile)
     return calls

@@ -27,13 +27,10 @@ class OpenVino(Peer):
         _without_amx()
 
     def unable(self) -> str | None:
-        if self.precision in ("fp16", "bf16"):
-            _without_amx()
-            import openvino
-
-            if self.precision.upper() not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-                return f"no {self.precision} on this CPU"
-        return None
+        if self.precision not in ("fp16", "bf16"):
+            return None
+        able = self.precision.upper() in _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        return None if able else f"no {self.precision} on this CPU"
 
     def version(self) -> str:
         return super().version() + " without AMX" * _without_amx()
@@ -42,9 +39,7 @@ class OpenVino(Peer):
         files = super().files(network, batch, folder)
         if self.precision == "fp32":
             return files
-        _without_amx()
-        import openvino
-
+        openvino = _openvino()
         model = openvino.Core().read_model(files[0])
         if self.precision == "int8":
             model = _quantized(model, network, batch)
@@ -53,10 +48,7 @@ class OpenVino(Peer):
         return [saved, saved.with_suffix(".bin")]
 
     def load(self, files: list[Path], threads: int) -> Runner:
-        _without_amx()
-        import openvino
-
-        core = openvino.Core()
+        core = _openvino().Core()
         config: dict[str, Any] = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
@@ -71,6 +63,13 @@ class OpenVino(Peer):
 
 class OpenVinoInt8(OpenVino):
     modules = ("openvino", "onnx", "nncf")
+
+
+def _openvino() -> Any:
+    _without_amx()
+    import openvino
+
+    return openvino
 
 
 _ISA_LIMIT = "ONEDNN_MAX_CPU_ISA"

@@ -361,6 +361,20 @@ def test_kernels_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert everything.gmacs == pytest.approx(sum(steps[i].macs for i in binary) / (2 * total) / 1e3)
 
 
+def test_counts_of_kernels(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row per layer shape that takes as many instructions; no figure per MAC where there are no MACs."""
+    about: dict[str, Any] = {"input": (3, 8, 8), "output": (4, 8, 8), "window": (3, 3)}
+    steps = [
+        {"op": "bconv", **about, "instructions": 640, "per_128_macs": 1.25},
+        {"op": "bconv", **about, "instructions": 640, "per_128_macs": 1.25},
+        {"op": "maxpool", **about, "instructions": 70, "per_128_macs": None},
+    ]
+    monkeypatch.setattr(micro, "counts", lambda *given: [{"network": "net", "engine": "ovsw arm_neon", "steps": steps}])
+    assert micro.main(["resnet18", "--emulate", "cortex-a53"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("net ")]
+    assert [(row[1], *row[-2:]) for row in rows] == [("bconv", "640", "1.25"), ("maxpool", "70", "-")]
+
+
 def s_shape(step: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(step.input), tuple(step.output)
 

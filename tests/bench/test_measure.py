@@ -108,7 +108,7 @@ def test_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("said", "mb"), [("5\nready 77000000\n", 77.0), ("77000000 bytes", None), ("", None)])
 def test_memory_is_the_last_word(monkeypatch: pytest.MonkeyPatch, said: str, mb: float | None) -> None:
     """Engines may print what they like before it."""
-    monkeypatch.setattr(memory, "child", lambda command: (said, ""))
+    monkeypatch.setattr("ovsw.bench.peers.base.child", lambda command: (said, ""))
     assert memory.baseline_mb() == mb
 
 

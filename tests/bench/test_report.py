@@ -328,9 +328,12 @@ print("not to be seen")
     counts, _, modelled = emulate.show(found).partition("MODEL, not measured")
     rows = [line.split() for line in counts.splitlines()]
     assert ["resnet18", "ovsw", "1", "integer", "cortex-a76", "75.0", "67.5", "7.5"] in rows
+    assert ["resnet18", "ncnn", "1", "fp32", "cortex-a72", "240.0", "216.0", "24.0"] in rows
     assert "ms" not in counts
     assert ["resnet18", "ovsw", "integer", "5.0", "13.8", "46.4"] in [line.split() for line in modelled.splitlines()]
     assert ["resnet18", "ncnn", "fp32", "15.0", "40.1", "127.2"] in [line.split() for line in modelled.splitlines()]
+    for part in (counts, modelled):  # numbers are flush right, whatever their length
+        assert len({len(line) for line in part.splitlines() if line.startswith("resnet18")}) == 1
 
 
 def test_emulate_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,10 +200,9 @@ class Images:
         pixels = np.ascontiguousarray(split.images.numpy()[chosen].transpose(0, 2, 3, 1))
         return cls(pixels, split.labels.numpy()[chosen])
 
-    def batches(self, count: int | None = None) -> Iterator[Images]:
-        n = len(self.labels) if count is None else count
-        for start in range(0, n, BATCH):
-            part = slice(start, min(start + BATCH, n))
+    def batches(self) -> Iterator[Images]:
+        for start in range(0, len(self.labels), BATCH):
+            part = slice(start, start + BATCH)
             yield Images(self.pixels[part], self.labels[part])
 
 

@@ -88,71 +88,66 @@ def _cells(name: str, v: dict[str, Any], layers: list[str]) -> tuple[str, ...]:
 
 def _depth(study: dict[str, Any]) -> Any:
     """Signs that differ, layer by layer: rounded everywhere, and rounded at the first place alone."""
-    layers = study["layers"]
-    figure, axes = pyplot().subplots(1, 2, figsize=(13, 5.8), sharey=True)
-    everywhere = {name: v["signs"] for name, v in study["variants"].items() if "signs" in v}
+    figure, (everywhere, alone) = pyplot().subplots(1, 2, figsize=(13, 5.8), sharey=True)
+    variants = {name: v["signs"] for name, v in study["variants"].items() if "signs" in v}
     first = {name: row[0]["signs"] for name, row in study["alone"].items()}
-    colours = _colours(everywhere)
     for axis, lines, title in (
-        (axes[0], everywhere, "rounded everywhere, and files"),
-        (axes[1], first, f"rounded at {study['places'][0]} alone"),
+        (everywhere, variants, "rounded everywhere, and files"),
+        (alone, first, f"rounded at {study['places'][0]} alone"),
     ):
-        for name, signs in lines.items():
-            known = [i for i, layer in enumerate(layers) if layer in signs]
-            style = _style(name, colours)
-            axis.plot(known, [100 * signs[layers[i]] for i in known], **style)
-        axis.set_yscale("symlog", linthresh=1e-4)
-        axis.set_ylim(bottom=0)
-        axis.set_xticks(range(len(layers)), layers, rotation=90, fontsize=7)
+        _lines(axis, study, lines, study["layers"], logarithmic=True)
         axis.set_xlabel("input of the binary convolution, by depth")
         axis.set_title(title, fontsize=10)
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("signs that differ from float64, %")
+    everywhere.set_ylabel("signs that differ from float64, %")
     figure.suptitle(f"{study['network']}: share of signs that differ, by depth", fontsize=11)
-    _legend(figure, axes[0])
-    return figure
+    return _with_legend(figure, everywhere)
 
 
 def _alone(study: dict[str, Any]) -> Any:
     """One place rounded alone: answers that stay, and signs that differ after it."""
-    layers, places = study["layers"], study["places"]
-    figure, axes = pyplot().subplots(1, 2, figsize=(13, 5.8))
-    colours = _colours({name: v for name, v in study["variants"].items() if "signs" in v})
-    for kind, row in study["alone"].items():
-        style = _style(kind, colours)
-        axes[0].plot(range(len(places)), [100 * v["agreement"] for v in row], **style)
-        axes[1].plot(range(len(places)), [100 * v["signs"][layers[-1]] for v in row], **style)
-    axes[1].set_yscale("symlog", linthresh=1e-4)
-    axes[1].set_ylim(bottom=0)
-    for axis, what in zip(axes, ("same answer as float64, %", f"signs that differ at {layers[-1]}, %")):
-        axis.set_xticks(range(len(places)), places, rotation=90, fontsize=7)
+    last, places = study["layers"][-1], study["places"]
+    figure, (answers, signs) = pyplot().subplots(1, 2, figsize=(13, 5.8))
+    same = {kind: dict(zip(places, (v["agreement"] for v in row))) for kind, row in study["alone"].items()}
+    different = {kind: dict(zip(places, (v["signs"][last] for v in row))) for kind, row in study["alone"].items()}
+    for axis, lines, what in (
+        (answers, same, "same answer as float64, %"),
+        (signs, different, f"signs that differ at {last}, %"),
+    ):
+        _lines(axis, study, lines, places, logarithmic=axis is signs)
         axis.set_xlabel("the one place where the stream is rounded")
         axis.set_ylabel(what)
-        axis.grid(alpha=0.3)
     count = f"{study['depth_images']:,} images"
     figure.suptitle(f"{study['network']}: the stream is rounded at one place alone, {count}", fontsize=11)
-    _legend(figure, axes[0])
-    return figure
+    return _with_legend(figure, answers)
 
 
-def _style(name: str, colours: dict[str, Any]) -> dict[str, Any]:
-    line = "--" if "file" in name else "-"  # two widths of weights may lie on one another
-    return {
-        "color": colours[name],
-        "ls": ":" if "int8 weights" in name else line,
-        "marker": "o",
-        "ms": 3,
-        "label": name,
-    }
+def _lines(
+    axis: Any, study: dict[str, Any], lines: dict[str, dict[str, float]], labels: list[str], logarithmic: bool
+) -> None:
+    """Shares by label, a line per variant, which has the same colour in every panel."""
+    wheel = pyplot().get_cmap("tab10")
+    coloured = [name for name, v in study["variants"].items() if "signs" in v]
+    for name, shares in lines.items():
+        known = [i for i, label in enumerate(labels) if label in shares]
+        kind = "--" if "file" in name else "-"  # two widths of weights may lie on one another
+        axis.plot(
+            known,
+            [100 * shares[labels[i]] for i in known],
+            color=wheel(coloured.index(name) % 10),
+            ls=":" if "int8 weights" in name else kind,
+            marker="o",
+            ms=3,
+            label=name,
+        )
+    if logarithmic:
+        axis.set_yscale("symlog", linthresh=1e-4)
+        axis.set_ylim(bottom=0)
+    axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)
+    axis.grid(alpha=0.3)
 
 
-def _legend(figure: Any, axis: Any) -> None:
-    """Below the panels, where it hides nothing."""
+def _with_legend(figure: Any, axis: Any) -> Any:
+    """The legend is below the panels, where it hides nothing."""
     figure.tight_layout(rect=(0, 0.09, 1, 1))
     figure.legend(*axis.get_legend_handles_labels(), loc="lower center", ncol=5, fontsize=8)
-
-
-def _colours(names: Any) -> dict[str, Any]:
-    """The same colour for a variant in every panel."""
-    wheel = pyplot().get_cmap("tab10")
-    return {name: wheel(i % 10) for i, name in enumerate(names)}
+    return figure

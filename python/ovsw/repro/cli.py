@@ -344,13 +344,14 @@ def _unready(needed: dict[str, list[PlannedRun]], setup: TrainingSetup) -> dict[
 
     Raises the reason if none of them can train.
     """
-
-    def key(recipe: Recipe) -> tuple[str, ...]:
-        return recipe.data.kind, recipe.network.name, recipe.train.teacher
-
-    recipes = {key(run.recipe): run.recipe for runs in needed.values() for run in runs}
-    faults = {name: fault for name, recipe in recipes.items() if (fault := _fault(recipe, setup)) is not None}
-    unready = {name: faults[key(r.recipe)] for name, runs in needed.items() for r in runs if key(r.recipe) in faults}
+    faults: dict[tuple[str, ...], ValueError | None] = {}
+    unready: dict[str, ValueError] = {}
+    for name, recipe in ((name, run.recipe) for name, runs in needed.items() for run in runs):
+        key = (recipe.data.kind, recipe.network.name, recipe.train.teacher)
+        if key not in faults:
+            faults[key] = _fault(recipe, setup)
+        if fault := faults[key]:
+            unready[name] = fault
     if unready and all(name in unready for name, runs in needed.items() if runs):
         raise next(iter(unready.values()))
     return unready

@@ -115,13 +115,11 @@ def collect(experiment: Experiment, setup: TrainingSetup, folder: Path, failures
         for run in runs:
             source, target = setup.of(run), folder / "runs" / run.slug
             target.mkdir(parents=True, exist_ok=True)
-            for name in LIGHT:
+            for name in [*LIGHT, *["landscape.csv"] * ("landscape" in experiment.figures)]:
                 if (source / name).is_file():
                     replace_file(target / name, (source / name).read_bytes())
             if "histogram" in experiment.figures and not (source / "diverged.txt").is_file():
                 _keep_flips(source, target, experiment.layers, bins)
-            if "landscape" in experiment.figures and (source / "landscape.csv").is_file():
-                replace_file(target / "landscape.csv", (source / "landscape.csv").read_bytes())
         x = float(value_of(point.recipe, experiment.x)) if experiment.x else None
         kept = {"label": point.label, "series": point.series, "x": x, "epochs": point.recipe.train.epochs}
         more = {"paper": point.paper, "never": list(point.never), "command": point.command}
@@ -147,11 +145,9 @@ def load_results(folder: Path) -> Results:
 
 
 def _load_run(folder: Path) -> RunResult:
-    config = read_config(folder)
-    diverged = folder / "diverged.txt"
-    run = RunResult(
-        folder.name, config["seed"], read_metrics(folder), diverged.read_text().strip() if diverged.is_file() else ""
-    )
+    file = folder / "diverged.txt"
+    diverged = file.read_text().strip() if file.is_file() else ""
+    run = RunResult(folder.name, read_config(folder)["seed"], read_metrics(folder), diverged)
     try:
         if (folder / "flips.csv").is_file():
             run.flips = {
@@ -166,8 +162,7 @@ def _load_run(folder: Path) -> RunResult:
                 counts = (np.array([int(r[name]) for r in mine]) for name in ("all", "never"))
                 run.histograms[layer] = Histogram(np.array(edges), *counts)
         if (folder / "landscape.csv").is_file():
-            with (folder / "landscape.csv").open(newline="") as f:
-                run.landscape = np.array([[float(v) for v in row] for row in list(csv.reader(f))[1:]])
+            run.landscape = np.loadtxt(folder / "landscape.csv", delimiter=",", skiprows=1, ndmin=2)
     except (KeyError, TypeError, ValueError) as e:
         raise ValueError(f"{folder}: it has a damaged file ({e})") from None
     return run
