@@ -1,4 +1,4 @@
-// The Python module ovsw._testing, for the tests only: single ops, the naive reference, parts of csrc/base.
+// The Python module ovsw._testing, for the tests only: single ops, parts of csrc/base.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -28,7 +28,6 @@
 #include "csrc/runtime/load.h"
 #include "csrc/runtime/split.h"
 #include "kernels/kernels.h"
-#include "kernels/reference/reference.h"
 
 namespace py = pybind11;
 
@@ -37,14 +36,6 @@ namespace {
 
 template <typename T>
 using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-Shape make_shape(std::vector<int> in, int out_c, std::vector<int> window, std::vector<int> stride,
-                 std::vector<int> pad) {
-  Shape s{in[0], in[1], in[2], 0, 0, out_c, window[0], window[1], stride[0], stride[1], pad[0], pad[1], 0, 0, 1};
-  s.out_h = (s.in_h + 2 * s.pad_h - s.window_h) / s.stride_h + 1;
-  s.out_w = (s.in_w + 2 * s.pad_w - s.window_w) / s.stride_w + 1;
-  return s;
-}
 
 py::dtype dtype_of(Element kind) {
   constexpr const char* kNames[] = {"float32", "uint64", "int16", "int32", "uint8"};  // by Element; bits are words
@@ -142,17 +133,6 @@ py::list op_rows() {
   return rows;
 }
 
-template <typename In, typename Out>
-py::array_t<Out> run_reference(void (*fn)(const Shape&, const In*, const In*, Out*), const Array<In>& input,
-                               const Array<In>& weight, const std::vector<int>& stride, const std::vector<int>& pad) {
-  const auto dim = [](const Array<In>& a, int d) { return int(a.shape(d)); };
-  const Shape s = make_shape({dim(input, 0), dim(input, 1), dim(input, 2)}, dim(weight, 0),
-                             {dim(weight, 1), dim(weight, 2)}, stride, pad);
-  py::array_t<Out> out(std::vector<py::ssize_t>{s.out_h, s.out_w, s.out_c});
-  fn(s, input.data(), weight.data(), out.mutable_data());
-  return out;
-}
-
 // The number of visits to each part over `jobs` jobs.
 std::vector<int> pool_visits(int threads, std::int64_t parts, int jobs) {
   ThreadPool pool(threads);
@@ -235,13 +215,6 @@ PYBIND11_MODULE(_testing, m) {
   m.def("run_ops", &run_ops, py::arg("isa"), py::arg("file"), py::arg("given"), py::arg("in_place"), py::arg("split"));
   m.def("probe", &probe);
   m.def("op_rows", &op_rows);
-  m.def("reference_bconv",
-        [](const Array<std::int8_t>& x, const Array<std::int8_t>& w, const std::vector<int>& stride,
-           const std::vector<int>& pad) { return run_reference(reference::bconv, x, w, stride, pad); });
-  m.def("reference_conv",
-        [](const Array<float>& x, const Array<float>& w, const std::vector<int>& stride, const std::vector<int>& pad) {
-          return run_reference(reference::conv, x, w, stride, pad);
-        });
   m.def("crc32", [](const py::bytes& data) {
     const std::string s = data;
     return crc32(0, s.data(), s.size());
