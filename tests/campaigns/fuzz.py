@@ -1,5 +1,7 @@
 """`make fuzz`: the libFuzzer targets of tests/fuzz, and every campaign named fuzz_*.py beside this one.
 
+libFuzzer changes bytes; graphs of every shape come from `support.graphs`, other ones for each seed.
+
 Each has the same number of seconds of a CPU, as many at a time as there are cores. What was learnt stays in
 build/fuzz/corpus and is where the next run begins; what was found is in build/fuzz/findings, and then the command ends
 with 1. A target runs a finding again with `build/fuzz/cmake/tests/fuzz/fuzz_NAME FILE`.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import re
 import resource
 import shutil
@@ -18,10 +21,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from ovsw import format as bnn
+
+from support.graphs import FLOAT, INTEGER, model_of
+
 ROOT = Path(__file__).absolute().parents[2]
 BUILD = ROOT / "build" / "fuzz"
 FINDINGS = BUILD / "findings"
 TARGETS = {"load": "bnn", "run": "bnn", "metadata": "json"}  # and their corpus
+LARGEST = 32768  # bytes of an input
+MODELS = 500  # seeds of random models: hardly three files each
 HANGS = 1200  # seconds for one input that take a few thousandths of one: no busy machine comes near
 
 
@@ -49,7 +58,7 @@ def fuzz(name: str, seconds: int, runs: int, seed: int) -> Report:
     source = ROOT / "tests" / "fuzz"
     options = {
         "seed": seed,
-        "max_len": 32768,
+        "max_len": LARGEST,
         "len_control": 0,
         "rss_limit_mb": 2048,
         "timeout": HANGS,
@@ -58,6 +67,8 @@ def fuzz(name: str, seconds: int, runs: int, seed: int) -> Report:
         "print_final_stats": 1,
     }
     folders = [corpus, source / "corpus" / kind]  # the first one is written to
+    if kind == "bnn":
+        folders.append(random_models(name, seed or random.randrange(1 << 31), runs // 10 or MODELS))
     command = [str(BUILD / "cmake" / "tests" / "fuzz" / f"fuzz_{name}"), *(f"-{k}={v}" for k, v in options.items())]
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=0"}
     spent, outputs, code = 0.0, [], 0
@@ -69,6 +80,19 @@ def fuzz(name: str, seconds: int, runs: int, seed: int) -> Report:
         spent += used
     (BUILD / f"{name}.log").write_text("".join(outputs), encoding="utf-8")
     return Report(name, [*summary(name, outputs, code), f"{spent:.0f} seconds of a CPU"], code != 0)
+
+
+def random_models(target: str, seed: int, count: int) -> Path:
+    """A folder of models over every op, valid by construction: no mutation of bytes would come to their shapes."""
+    folder = BUILD / "models" / target
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for number in range(seed * MODELS, seed * MODELS + count):
+        for numerics, extreme in ((FLOAT, False), (INTEGER, False), (INTEGER, True)):
+            data = bnn.to_bytes(model_of(number, numerics, extreme=extreme)[0])
+            if len(data) <= LARGEST:
+                (folder / f"{numerics}-{extreme}-{number}.bnn").write_bytes(data)
+    return folder
 
 
 def run_target(command: list[str], environment: dict[str, str]) -> tuple[str, int, float]:
