@@ -222,7 +222,7 @@ def test_an_image_folder_trains_and_resumes(tmp_path: Path) -> None:
 
 def test_a_finished_folder_is_not_overwritten(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments(finished)) == 1
-    assert "--resume goes on" in capsys.readouterr().err
+    assert "--resume continues it" in capsys.readouterr().err
     assert cli.main(arguments(finished, "--resume", "--set", "train.lr=0.2")) == 1
     assert "train.lr 0.05 -> 0.2" in capsys.readouterr().err
 
