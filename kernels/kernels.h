@@ -19,8 +19,7 @@
 //     others           q is the core's result
 //     out = v = act(q + residual),  bits = (v >= threshold[c])
 // where base holds offset, border and zero-point terms and scale >= 0; sums fit in 32 bits, their parts wrap around.
-// act begins with a clamp to lo and hi, except for step. If out is an i32, out = q and there is no other output. linear
-// has one output pixel:
+// act begins with a clamp to lo and hi, except for step. linear has one output pixel:
 //     out[c] = float(((sum + rounding) >> shift[c]) + base[0][c]) * scale[0]         sum in 64 bits
 // Activations, of u = z or of u = clamp(q + residual, lo, hi):
 //     prelu            u < 0 is multiplied by slope[c], other u by positive[c] if the op has it. In integers a product
@@ -28,6 +27,8 @@
 //     step             hi if z (q + residual) >= 0, else lo; nothing is clamped
 //     sigmoid          1 / (1 + e^-u), in float only
 //     table            in integers, for kernels without weights: slope is a table of 257, see portable/epilogue.h
+// Wide ops, in integers: out is an i32, nothing is clamped but by kClamp, there is no table, and a prelu multiplies
+// u = q + residual to (u * slope[c] + 2^29) >> 30 in 64 bits; |u| < 2^30 there, and all results fit in 32 bits.
 #pragma once
 
 #include <cstddef>
@@ -119,15 +120,16 @@ struct KernelArgs {
   const void* weights;     // in the kernel's own layout, 64-byte aligned
   Border border;           // bconv, and in integers ops with an offset; classes of bconv and conv only
   Act act;
-  float lo, hi;       // of kClamp and kStep; in integers of every op, whole numbers of 16 bits
+  float lo, hi;       // of kClamp and kStep; in integers of every op, whole numbers of 16 bits, if wide of 31
   int channel_shift;  // channel_pad only: output channel c is input channel c - channel_shift, or zero
   bool per_channel;   // eltwise, mul: residual is one pixel, which is used for all pixels
+  bool wide;          // in integers: the op computes in 32 bits
   bool exclude_pad;   // avgpool: taps outside the image do not count
   float pad_value;    // gather: the value where an index is -1
 
   // By Constant, null if the op has none. In float: scale, window and offset f64, slope, positive and threshold f32. In
-  // integers: all i16 but shift i32 and the scale of linear, one f32; the offset is part of border.base. to_float has
-  // scale and offset f64.
+  // integers: all i16 but shift i32 and the scale of linear, one f32; of a wide op slope, positive and threshold are
+  // i32, and so are scale and window of bconv. The offset is part of border.base. to_float has scale and offset f64.
   const void* constants[kConstantCount];
 
   template <typename T>

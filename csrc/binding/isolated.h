@@ -127,7 +127,7 @@ class Isolated {
   void place_constant(const Plan& plan, Constant which) {
     if (!args_.constants[which]) return;
     const Constant owner = which == kWindow ? kScale : which == kPositive ? kSlope : which;
-    const auto need = constant_need(*step_.traits, plan.numerics, args_.act, owner);
+    const auto need = constant_need(*step_.traits, plan.numerics, args_.wide, args_.act, owner);
     check(need.has_value(), "op '", step_.name, "' has a constant ", which, " that it must not have");
     constexpr std::size_t kWidths[] = {4, 8, 0, 2, 4, 4, 0};  // by Dtype; u8 come as int32
     const bool one = owner == kScale && need->dtype == Dtype::kF32, table = owner == kSlope && args_.act == Act::kTable;

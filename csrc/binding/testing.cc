@@ -117,7 +117,7 @@ py::list op_rows() {
     py::dict row, constants[kNumericsCount];
     for (Constant which : {kScale, kOffset, kSlope, kShift}) {
       for (int n = 0; n < kNumericsCount; ++n) {
-        const auto need = constant_need(op, Numerics(n), Act::kNone, which);
+        const auto need = constant_need(op, Numerics(n), false, Act::kNone, which);
         if (need) constants[n][kConstantNames[which]] = int(need->dtype);
       }
     }

@@ -5,8 +5,8 @@
 
 namespace ovsw {
 
-// Checks the bounds of docs/numerics.md. Among the values `given`, an i32 is assumed to use half of its range. Throws
-// InvalidError naming the op.
+// Checks the bounds of docs/numerics.md. Among the values `given`, an i32 is assumed to use a quarter of its range.
+// Throws InvalidError naming the op.
 void check_integer_bounds(const Graph& graph, const std::vector<std::uint32_t>& given);
 
 }  // namespace ovsw

@@ -16,6 +16,17 @@ constexpr std::int64_t kMaxInputs = 999999999;  // of an output: taps times chan
 constexpr float kMaxPadValue = 1024;            // of bconv
 constexpr std::uint32_t kTableSize = 257;       // of the activation table
 
+// Numbers that an op in integers may clamp to, step to or pad with.
+struct Range {
+  float least, most;
+  const char *one, *several;
+
+  bool holds(float x) const { return x >= least && x <= most && x == std::floor(x); }
+};
+constexpr Range kNarrowRange{-32768.0f, 32767.0f, "a 16-bit integer", "16-bit integers"};
+constexpr Range kWideRange{-1073741824.0f, 1073741824.0f, "an integer from -2^30 to 2^30",
+                           "integers from -2^30 to 2^30"};
+
 std::string dims(const Value& v) { return text(v.c, "x", v.h, "x", v.w); }
 
 // Turns one record into an op, step by step; every kind of op takes the same steps.
@@ -39,6 +50,7 @@ class OpBuilder {
     require(!integer_ || !traits_->is(kFloatOnly), traits_->name, " is for float numerics only");
     const Value& in = read(r_.input, "input", input_kind());
     op_.on_pixels = in.kind == Element::kU8;
+    op_.wide = is_wide();
     set_shape(in);
     set_operand(in);
     set_weight();
@@ -66,13 +78,20 @@ class OpBuilder {
   Element input_kind() const {
     if (traits_->is(kBinary)) return Element::kBits;
     if (!integer_ || traits_->is(kNoEpilogue)) return Element::kF32;
-    return traits_->is(kOnPixels) && graph_.values[r_.input].kind == Element::kU8 ? Element::kU8 : Element::kI16;
+    const Element kind = graph_.values[r_.input].kind;
+    if (traits_->is(kOnPixels) && kind == Element::kU8) return kind;
+    return traits_->may_read_i32() && kind == Element::kI32 ? kind : Element::kI16;
+  }
+
+  bool is_wide() const {
+    if (!integer_ || !traits_->may_be_wide()) return false;
+    if (r_.out != kAbsent) return graph_.values[r_.out].kind == Element::kI32;
+    return r_.threshold != kAbsent && file_.tensors[r_.threshold].dtype == Dtype::kI32;
   }
 
   Element out_kind() const {
     if (!integer_ || traits_->is(kLogits) || traits_->is(kNoEpilogue)) return Element::kF32;
-    const bool wide = traits_->is(kWide) && !op_.on_pixels && r_.out != kAbsent;
-    return wide && graph_.values[r_.out].kind == Element::kI32 ? Element::kI32 : Element::kI16;
+    return op_.wide ? Element::kI32 : Element::kI16;
   }
 
   const Value& read(std::uint32_t ref, const char* what, Element kind) const {
@@ -147,7 +166,8 @@ class OpBuilder {
         require(std::abs(r_.pad_value) <= kMaxPadValue, "pad_value is ", r_.pad_value, ", expected -", kMaxPadValue,
                 " to ", kMaxPadValue);
       } else if (integer_) {
-        require(is_whole(r_.pad_value), "pad_value is ", r_.pad_value, ", expected a 16-bit integer");
+        const Range& range = graph_.values[r_.input].kind == Element::kI32 ? kWideRange : kNarrowRange;
+        require(range.holds(r_.pad_value), "pad_value is ", r_.pad_value, ", expected ", range.one);
       }
       return;
     }
@@ -155,8 +175,6 @@ class OpBuilder {
     op_.channels_before = r_.channels_before;
     op_.shape.out_c += r_.channels_before + r_.channels_after;
   }
-
-  static bool is_whole(float x) { return x >= -32768.0f && x <= 32767.0f && x == std::floor(x); }
 
   void set_window() {
     Shape& s = op_.shape;
@@ -199,8 +217,9 @@ class OpBuilder {
   void set_operand(const Value& in) {
     if (!traits_->is(kOperand)) return;
     require(r_.residual != kAbsent, "residual, its second operand, is missing");
-    const Value& v = read(r_.residual, "residual", integer_ ? Element::kI16 : Element::kF32);
-    if (traits_->core != Core::kConcat) return;
+    const bool concat = traits_->core == Core::kConcat;
+    const Value& v = read(r_.residual, "residual", concat || !integer_ ? in.kind : Element::kI16);
+    if (!concat) return;
     require(v.h == in.h && v.w == in.w, "residual (value ", r_.residual, ") is ", dims(v), ", the input is ", dims(in));
     op_.shape.out_c = in.c + v.c;
   }
@@ -289,6 +308,7 @@ class OpBuilder {
     if (op_.act == Act::kTable) {
       require(integer_, "has a table, which float numerics do not take");
       refuse(traits_->is(kWeights) || traits_->is(kIndices), "a table");
+      require(!op_.wide, "has a table, which wide ops do not take");
     }
     op_.clamp_lo = r_.clamp_lo;
     op_.clamp_hi = r_.clamp_hi;
@@ -300,14 +320,15 @@ class OpBuilder {
               r_.clamp_hi);
     }
     if (!integer_) return;
-    const bool whole = is_whole(op_.clamp_lo) && is_whole(op_.clamp_hi);
+    const Range& range = op_.wide ? kWideRange : kNarrowRange;
+    const bool whole = range.holds(op_.clamp_lo) && range.holds(op_.clamp_hi);
     if (op_.act == Act::kClamp) {
-      require(whole, "clamps to [", op_.clamp_lo, ", ", op_.clamp_hi, "], expected 16-bit integers");
+      require(whole, "clamps to [", op_.clamp_lo, ", ", op_.clamp_hi, "], expected ", range.several);
     } else if (op_.act == Act::kStep) {
-      require(whole, "steps from ", op_.clamp_lo, " to ", op_.clamp_hi, ", expected 16-bit integers");
+      require(whole, "steps from ", op_.clamp_lo, " to ", op_.clamp_hi, ", expected ", range.several);
     } else {
-      op_.clamp_lo = -32768.0f;
-      op_.clamp_hi = 32767.0f;
+      op_.clamp_lo = range.least;
+      op_.clamp_hi = range.most;
     }
   }
 
@@ -316,7 +337,7 @@ class OpBuilder {
     for (Constant which : {kScale, kOffset, kSlope, kShift, kThreshold}) {
       const std::uint32_t ref = refs[which];
       const char* name = kConstantNames[which];
-      const auto need = constant_need(*traits_, file_.numerics, op_.act, which);
+      const auto need = constant_need(*traits_, file_.numerics, op_.wide, op_.act, which);
       if (which == kSlope && !need) require(ref == kAbsent, "has a slope without prelu");
       if (!need) refuse(ref != kAbsent, text("a tensor as its ", name));
       if (!need || (ref == kAbsent && !need->always)) continue;
@@ -339,16 +360,17 @@ class OpBuilder {
     op_.residual = r_.residual;
     if (traits_->is(kNoEpilogue)) refuse(r_.residual != kAbsent || r_.bits != kAbsent, "a residual or bits");
     if (r_.residual != kAbsent && traits_->core != Core::kConcat) {
-      const bool wide = integer_ && graph_.values[r_.residual].kind == Element::kI32;
-      const Value& v = read(r_.residual, "residual", !integer_ ? Element::kF32 : wide ? Element::kI32 : Element::kI16);
+      const bool is_i32 = integer_ && graph_.values[r_.residual].kind == Element::kI32;
+      const Element kind = !integer_ ? Element::kF32 : is_i32 ? Element::kI32 : Element::kI16;
+      const Value& v = read(r_.residual, "residual", kind);
       const Shape& s = op_.shape;
       op_.per_channel = traits_->is(kPerChannel) && v.h == 1 && v.w == 1 && (s.out_h > 1 || s.out_w > 1);
       require(v.c == s.out_c && (op_.per_channel || (v.h == s.out_h && v.w == s.out_w)), "residual (value ",
               r_.residual, ") is ", dims(v), ", the output is ", dims({v.kind, s.out_c, s.out_h, s.out_w}));
     }
-    if (integer_ && out_kind() != Element::kI16) {
-      require(op_.act == Act::kNone && op_.residual == kAbsent && r_.bits == kAbsent, "writes ",
-              element_name(out_kind()), ", which takes no residual, activation or bits");
+    if (integer_ && out_kind() == Element::kF32) {
+      require(op_.act == Act::kNone && op_.residual == kAbsent && r_.bits == kAbsent,
+              "writes f32, which takes no residual, activation or bits");
     }
   }
 

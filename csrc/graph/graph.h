@@ -32,6 +32,7 @@ struct Op {
   std::string name;
   std::uint32_t input, residual, out, bits;
   bool on_pixels;
+  bool wide;         // computes in 32 bits: its out is an i32, or its threshold
   bool per_channel;  // the residual is one pixel that is used for all pixels
   Shape shape;       // of a flat op: the input taken as one pixel of h * w * c channels
   int channels_before;
@@ -60,6 +61,11 @@ struct Op {
   std::int16_t int_weight(std::size_t i) const {
     if (weight->dtype == Dtype::kI16) return weights<std::int16_t>()[i];
     return std::int16_t(weights<std::int8_t>()[i] * (on_pixels ? 256 : 1));
+  }
+  // Integer numerics: the scale of channel c, or with kWindow the second one. That of a wide bconv has 32 bits.
+  std::int64_t int_scale(int c, Constant row = kScale) const {
+    if (constants[kScale]->dtype == Dtype::kI32) return constant<std::int32_t>(row)[c];
+    return constant<std::int16_t>(row)[c];
   }
   double macs() const;
 };

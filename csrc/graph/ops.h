@@ -46,10 +46,9 @@ enum OpFlags : unsigned {
   kNoEpilogue = 1 << 11,   // reads and writes f32 in both numerics, without constants, residual, activation or bits
   // In integers:
   kOnPixels = 1 << 12,      // may read u8
-  kWide = 1 << 13,          // may write an i32, if it does not read u8
-  kLogits = 1 << 14,        // writes f32 and has no residual, activation or bits
-  kIntegersOnly = 1 << 15,  // does not exist in float
-  kFloatOnly = 1 << 16,     // does not exist in integers
+  kLogits = 1 << 13,        // writes f32 and has no residual, activation or bits
+  kIntegersOnly = 1 << 14,  // does not exist in float
+  kFloatOnly = 1 << 15,     // does not exist in integers
 };
 
 struct OpTraits {
@@ -64,12 +63,15 @@ struct OpTraits {
   int max_shift;  // largest shift; 0: it has neither shift nor an integer offset
 
   constexpr bool is(OpFlags flag) const { return (flags & flag) != 0; }
+  // In integers: whether it may be a wide op, and whether it may read an i32.
+  constexpr bool may_be_wide() const { return !is(kLogits) && !is(kNoEpilogue); }
+  constexpr bool may_read_i32() const { return !is(kWeights) && !is(kNoEpilogue); }
 };
 
 constexpr OpTraits kOps[] = {
     {OpKind::kBconv, "bconv", Core::kBconv, kWeights | kBinary | kDilates | kPadValue, 255, Padding::kMost, Dtype::kI16,
      31},
-    {OpKind::kConv, "conv", Core::kConv, kWeights | kDilates | kOnPixels | kWide, 255, Padding::kMost, {}, 31},
+    {OpKind::kConv, "conv", Core::kConv, kWeights | kDilates | kOnPixels, 255, Padding::kMost, {}, 31},
     {OpKind::kLinear, "linear", Core::kLinear, kWeights | kFlat | kLogits, 0, {}, Dtype::kF32, 47},
     {OpKind::kMaxpool, "maxpool", Core::kMaxpool, kCopiesInput | kDilates | kCeils, 255, Padding::kHalf, {}, 0},
     {OpKind::kAvgpool, "avgpool", Core::kAvgpool, kCeils, 65535, Padding::kHalf, Dtype::kI16, 47},
@@ -100,14 +102,17 @@ struct Need {
   bool rows = false;
 };
 
-// What an op needs for one of the constants that a record names; nothing if it must not have it.
-constexpr std::optional<Need> constant_need(const OpTraits& op, Numerics numerics, Act act, Constant which) {
+// What an op needs for one of the constants that a record names; nothing if it must not have it. Only an op in integers
+// may be `wide`.
+constexpr std::optional<Need> constant_need(const OpTraits& op, Numerics numerics, bool wide, Act act, Constant which) {
   const bool integer = numerics == Numerics::kInteger;
+  const Dtype narrow_or_wide = wide ? Dtype::kI32 : Dtype::kI16;
   if (op.is(kNoEpilogue)) return {};
   switch (which) {
     case kScale:
       if (!integer) return Need{Dtype::kF64, false, op.is(kBinary)};
-      if (op.scale) return Need{*op.scale, true, op.is(kBinary)};
+      if (op.is(kBinary)) return Need{narrow_or_wide, true, true};
+      if (op.scale) return Need{*op.scale, true};
       return {};
     case kOffset:
       if (!integer) return Need{Dtype::kF64, false};
@@ -115,14 +120,14 @@ constexpr std::optional<Need> constant_need(const OpTraits& op, Numerics numeric
       if (op.scale) return Need{*op.scale, true};
       return {};
     case kSlope:
-      if (act == Act::kPrelu) return Need{integer ? Dtype::kI16 : Dtype::kF32, true, true};
+      if (act == Act::kPrelu) return Need{integer ? narrow_or_wide : Dtype::kF32, true, true};
       if (act == Act::kTable) return Need{Dtype::kI16, true};
       return {};
     case kShift:
       if (integer && op.max_shift) return Need{Dtype::kU8, true};
       return {};
     case kThreshold:
-      return Need{integer ? Dtype::kI16 : Dtype::kF32, false};
+      return Need{integer ? narrow_or_wide : Dtype::kF32, false};
     default:
       return {};
   }

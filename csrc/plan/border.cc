@@ -284,12 +284,12 @@ void fill_float_dots(const Op& op, const Classes& classes, const Parts& to) {
 
 void fill_integer_dots(const Op& op, const Classes& classes, const Parts& to) {
   const double p = double(op.pad_value);
-  const auto *scale = op.constant<std::int16_t>(kScale), *window = op.constant<std::int16_t>(kWindow);
+  const bool window = op.constant<std::int32_t>(kWindow) != nullptr;
   const auto* offset = op.constant<std::int32_t>(kOffset);
   DotTerms terms(op.shape, op.weights<std::uint64_t>());
   const auto begin = [&](int c) { terms.begin(c); };
   fill_table(op.shape, classes, to.base, begin, [&](int c, std::size_t, const Range& y, const Range& x) {
-    const std::int64_t m = scale[c], n = window ? window[c] : 0;
+    const std::int64_t m = op.int_scale(c), n = window ? op.int_scale(c, kWindow) : 0;
     const auto outside = double(m * terms.outside(y, x) + n * terms.outside_inputs(y, x));
     return m * terms.base(y, x) - n * terms.inputs(y, x) + offset[c] + std::int64_t(std::floor(p * outside + 0.5));
   });

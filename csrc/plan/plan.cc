@@ -100,6 +100,7 @@ class Planner {
     args.hi = op.clamp_hi;
     args.channel_shift = op.channels_before;
     args.per_channel = op.per_channel;
+    args.wide = op.wide;
     args.exclude_pad = op.exclude_pad;
     args.pad_value = op.pad_value;
     for (Constant which : kAllConstants) args.constants[which] = copy(row_of(op, which));

@@ -242,7 +242,8 @@ void count_ones(const Layout& l, const std::uint8_t* patches, int pixels, std::i
 // The bases of a tile and what the window scale adds to them, in `to`, padded_channels(out_c) per pixel.
 void add_window(const Layout& l, Tile& t, int pixels, std::int32_t* to) {
   const KernelArgs& a = *t.args;
-  const std::int16_t* window = a.constant<std::int16_t>(kWindow) + a.first_channel;
+  const auto* window = a.constant<std::int16_t>(kWindow) + a.first_channel;
+  const auto* window32 = a.constant<std::int32_t>(kWindow) + a.first_channel;  // if wide
   const int channels = a.last_channel - a.first_channel, stride = padded_channels(a.shape.out_c);
   std::int32_t twice[kTile];
   count_ones(l, t.patches, pixels, twice);
@@ -251,10 +252,16 @@ void add_window(const Layout& l, Tile& t, int pixels, std::int32_t* to) {
     const int32x4_t ones = vdupq_n_s32(twice[p]);
     t.base[p] = to;
     for (int c = 0; c < channels; c += kPanel) {
-      const int16x8_t n = vld1q_s16(window + c);
-      int32x4_t low, high;
+      int32x4_t low, high, n, m;
       load_step(low, high, base);
-      store_pair(to + c, vmlaq_s32(low, vmovl_s16(vget_low_s16(n)), ones), vmlaq_s32(high, vmovl_high_s16(n), ones));
+      if (a.wide) {
+        n = vld1q_s32(window32 + c);
+        m = vld1q_s32(window32 + c + 4);
+      } else {
+        n = vmovl_s16(vld1_s16(window + c));
+        m = vmovl_s16(vld1_s16(window + c + 4));
+      }
+      store_pair(to + c, vmlaq_s32(low, n, ones), vmlaq_s32(high, m, ones));
     }
   }
 }
@@ -344,6 +351,57 @@ OVSW_INLINE void popcounts_tail2(uint16x8_t* s, const std::uint8_t* x, const std
   });
 }
 
+// The q of a panel of a wide op, channels from c on, from its popcounts in rows of kPanel.
+class WideSums {
+ public:
+  OVSW_INLINE WideSums(const Tile& t, int c, const std::uint16_t* counts)
+      : t_(t), from_(c - t.args->first_channel), counts_(counts) {
+    const auto* scale = t.args->constant<std::int32_t>(kScale) + c;
+    const auto* shift = t.args->constant<std::int32_t>(kShift) + c;
+    twice0_ = vshlq_n_s32(vld1q_s32(scale), 1);
+    twice1_ = vshlq_n_s32(vld1q_s32(scale + 4), 1);
+    shift0_ = vnegq_s32(vld1q_s32(shift));
+    shift1_ = vnegq_s32(vld1q_s32(shift + 4));
+  }
+
+  OVSW_INLINE void operator()(int p, int32x4_t& v, int32x4_t& w) const {
+    const std::int32_t* base = t_.base[p] + from_;
+    const uint16x8_t count = vld1q_u16(counts_ + p * kPanel);
+    v = vmlsq_s32(vld1q_s32(base), vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(count))), twice0_);
+    w = vmlsq_s32(vld1q_s32(base + 4), vreinterpretq_s32_u32(vmovl_high_u16(count)), twice1_);
+    v = vshlq_s32(v, shift0_);
+    w = vshlq_s32(w, shift1_);
+  }
+
+ private:
+  const Tile& t_;
+  std::int64_t from_;
+  const std::uint16_t* counts_;
+  int32x4_t twice0_, twice1_, shift0_, shift1_;
+};
+
+// All that follows, of any wide op.
+OVSW_ONE_COPY void finish_any_counts(const Tile& t, int pixels, int c, const std::uint16_t* counts) {
+  const WideSums q(t, c, counts);
+  std::int32_t rows[kTile * kPanel];
+#pragma GCC unroll 1
+  for (int p = 0; p < pixels; ++p) {
+    int32x4_t v, w;
+    q(p, v, w);
+    store_pair(rows + p * kPanel, v, w);
+  }
+  if (c + kPanel <= t.args->shape.out_c) {
+    finish_wide_rows(t, pixels, c, rows);
+  } else {
+    finish_partial(*t.args, t.pixel, pixels, c, rows);
+  }
+}
+
+OVSW_ONE_COPY void finish_wide_counts(const Tile& t, int pixels, int c, const std::uint16_t* counts) {
+  if (!t.stream || c + kPanel > t.args->shape.out_c) return finish_any_counts(t, pixels, c, counts);
+  finish_wide<true>(t, pixels, c, WideSums(t, c, counts));
+}
+
 template <int P, int kTail>
 void tile(const Tile& t) {
   Finish<P, false> finish(t);
@@ -357,6 +415,13 @@ void tile(const Tile& t) {
       popcounts_tail2<P>(s, t.patches, w, t.steps);
     } else {
       Popcounts<P, kTail>::run(s, t.patches, w, t.steps);
+    }
+    if (__builtin_expect(t.wide, 0)) {
+      std::uint16_t counts[P * kPanel];
+      Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA { vst1q_u16(counts + p * kPanel, s[p]); });
+      finish_wide_counts(t, P, finish.skip_panel(), counts);
+      more = finish.left > 0;
+      continue;
     }
     const uint16x8_t mult = vld1q_u16(reinterpret_cast<const std::uint16_t*>(constants));
     const int32x4_t shift0 = vld1q_s32(reinterpret_cast<const std::int32_t*>(constants + 16));
@@ -382,6 +447,7 @@ TileFn tile_fn(int pixels) {
 void tile_wide(const Tile& t, int pixels) {
   const KernelArgs& a = *t.args;
   const auto* scale = a.constant<std::int16_t>(kScale);
+  const auto* scale32 = a.constant<std::int32_t>(kScale);  // if wide
   const auto* shift = a.constant<std::int32_t>(kShift);
   const int first = a.first_channel;
   for (int c0 = first; c0 < a.last_channel; c0 += kPanel) {
@@ -395,7 +461,8 @@ void tile_wide(const Tile& t, int pixels) {
           count += vaddlvq_u8(vcntq_u8(veorq_u8(x, vld1q_u8(panel + (std::size_t(i) * kPanel + j) * kVector))));
         }
         const int c = c0 + j;
-        q[j] = std::int32_t(std::uint32_t(t.base[p][c - first]) - 2 * count * std::uint32_t(scale[c])) >> shift[c];
+        const auto factor = std::uint32_t(a.wide ? scale32[c] : scale[c]);
+        q[j] = std::int32_t(std::uint32_t(t.base[p][c - first]) - 2 * count * factor) >> shift[c];
       }
       finish_partial(a, t.pixel + p, 1, c0, q);
     }

@@ -62,6 +62,12 @@ OVSW_INLINE void store_step(std::uint8_t*& p, uint8x16_t a, uint8x16_t b) {
 OVSW_INLINE void store_pair(std::int32_t* p, int32x4_t a, int32x4_t b) {
   __asm__ volatile("stp %q1, %q2, [%0]" : : "r"(p), "w"(a), "w"(b) : "memory");
 }
+// The sum of all, in the lowest byte; the intrinsic would move it to another register.
+OVSW_INLINE uint8x16_t add_across(uint16x8_t v) {
+  uint8x16_t sum;
+  __asm__("addv %h0, %1.8h" : "=w"(sum) : "w"(v));
+  return sum;
+}
 template <int kLane>
 OVSW_INLINE void store_byte_step(std::uint8_t*& p, uint8x16_t v, std::int64_t bytes) {
   __asm__ volatile("st1 {%1.b}[%3], [%0], %2" : "+r"(p) : "w"(v), "r"(bytes), "i"(kLane) : "memory");

@@ -3,6 +3,8 @@
 //
 // q + residual is computed in 32 bits and only then saturated to 16: q alone may overflow 16 bits although the sum does
 // not. lo and hi are 16-bit numbers, so saturating before the clamp loses nothing.
+//
+// Wide ops, which few networks have, take a call per panel that all tiles share.
 #pragma once
 
 #include "kernels/arm_neon/common.h"
@@ -20,7 +22,11 @@ struct Tile {
   const std::int16_t* residual;                 // of the first pixel, as are out and bits
   const std::int32_t* residual32;
   std::int16_t* out;
-  std::int32_t* out32;
+  std::int32_t* out32;  // null also if more than q is wanted
+  bool wide;
+  bool stream;  // the op is wide, adds an i32 and stores the sum as it is, as most wide ops do
+  std::int32_t* wide_out;
+  std::uint8_t* wide_bits;
   std::uint8_t* bits;               // null also if there are thresholds
   std::uint8_t* first_bits;         // the map's, from the first channel on; null if bits is
   bool more;                        // than a clamp and bits = (v >= 0)
@@ -44,15 +50,18 @@ OVSW_INLINE T* moved(T* p, std::int64_t at) {
 
 inline void init_tile(Tile& t, const KernelArgs& a) {
   t.args = &a;
+  t.wide = a.wide;
+  t.stream = a.wide && a.residual.kind == Element::kI32 && a.residual.data && a.out.data && a.act == Act::kNone;
   t.more = a.act == Act::kPrelu || a.act == Act::kStep || a.constants[kThreshold] != nullptr;
-  const bool signs = a.bits && !a.constants[kThreshold];
+  const bool signs = a.bits && !a.constants[kThreshold] && !a.wide;
   t.first_bits = signs ? reinterpret_cast<std::uint8_t*>(a.bits) + a.first_channel / 8 : nullptr;
   t.channels = a.shape.out_c;
   t.row_bytes = t.channels * std::int64_t(sizeof(std::int16_t));
   t.bit_bytes = ceil_div(a.shape.out_c, kWordBits) * std::int64_t(sizeof(std::uint64_t));
   for (int i = 0; i < 8; ++i) {
-    t.least[i] = a.act == Act::kStep ? std::int16_t(-32768) : std::int16_t(a.lo);
-    t.most[i] = a.act == Act::kStep ? std::int16_t(32767) : std::int16_t(a.hi);
+    const bool all = a.act == Act::kStep || a.wide;
+    t.least[i] = all ? std::int16_t(-32768) : std::int16_t(a.lo);
+    t.most[i] = all ? std::int16_t(32767) : std::int16_t(a.hi);
     t.bit[i] = t.bit[i + 8] = std::uint8_t(1 << i);
   }
 }
@@ -64,7 +73,11 @@ OVSW_INLINE void move_tile(Tile& t, std::int64_t pixel) {
   t.residual = moved(a.residual.as<const std::int16_t>(Element::kI16), at);
   t.residual32 = moved(a.residual.as<const std::int32_t>(Element::kI32), at);
   t.out = moved(a.out.as<std::int16_t>(Element::kI16), at);
-  t.out32 = moved(a.out.as<std::int32_t>(Element::kI32), at);
+  if (a.wide) {
+    t.wide_out = moved(a.out.as<std::int32_t>(Element::kI32), at);
+    t.wide_bits = moved(reinterpret_cast<std::uint8_t*>(a.bits), pixel * t.bit_bytes + a.first_channel / 8);
+    if (!a.bits && !a.residual.data && a.act == Act::kNone) t.out32 = t.wide_out;
+  }
   t.bits = moved(t.first_bits, pixel * t.bit_bytes);
 }
 
@@ -80,16 +93,86 @@ inline OVSW_ONE_COPY void finish_partial(const KernelArgs& a, std::int64_t pixel
   }
 }
 
+// Those numbers of a channel's constant from c on, or `other` if the op has none.
+OVSW_INLINE int32x4x2_t wide_row(const KernelArgs& a, Constant which, int c, std::int32_t other) {
+  const auto* from = a.constant<std::int32_t>(which);
+  if (!from) return {{vdupq_n_s32(other), vdupq_n_s32(other)}};
+  return {{vld1q_s32(from + c), vld1q_s32(from + c + 4)}};
+}
+
+// The activation of channels c to c + 7 of a wide op, but for kNone. A product of 2 * u by SQRDMULH, which doubles and
+// rounds at bit 32, is (u * slope + 2^29) >> 30.
+inline OVSW_ONE_COPY int32x4x2_t activate_wide(const KernelArgs& a, int c, int32x4x2_t u) {
+  const int32x4_t lo = vdupq_n_s32(std::int32_t(a.lo)), hi = vdupq_n_s32(std::int32_t(a.hi));
+  if (a.act == Act::kClamp) {
+    return {{vminq_s32(vmaxq_s32(u.val[0], lo), hi), vminq_s32(vmaxq_s32(u.val[1], lo), hi)}};
+  }
+  const uint32x4_t negative[2] = {vcltzq_s32(u.val[0]), vcltzq_s32(u.val[1])};
+  if (a.act == Act::kStep) return {{vbslq_s32(negative[0], lo, hi), vbslq_s32(negative[1], lo, hi)}};
+  const int32x4x2_t below = wide_row(a, kSlope, c, 0), above = wide_row(a, kPositive, c, 1 << 30);
+  const auto scaled = [&](int i) OVSW_INLINE_LAMBDA {
+    return vqrdmulhq_s32(vaddq_s32(u.val[i], u.val[i]), vbslq_s32(negative[i], below.val[i], above.val[i]));
+  };
+  return {{scaled(0), scaled(1)}};
+}
+
+// All steps of a wide op for a whole panel, channels [c, c + kPanel). q(p, channels 0-3, channels 4-7) gives the sums
+// of pixel p after their shift. kStream is what t.stream says.
+template <bool kStream, typename Q>
+OVSW_INLINE void finish_wide(const Tile& t, int pixels, int c, Q q) {
+  const KernelArgs& a = *t.args;
+  const std::int64_t channels = t.channels, bit_bytes = t.bit_bytes, from = c - a.first_channel;
+  const auto* residual = kStream ? nullptr : moved(t.residual, from);
+  const auto* residual32 = kStream ? t.residual32 + from : moved(t.residual32, from);
+  auto* out = kStream ? t.wide_out + from : moved(t.wide_out, from);
+  auto* bits = moved(t.wide_bits, from / 8);
+  const int32x4x2_t threshold = wide_row(a, kThreshold, c, 0);
+  const uint16x8_t bit = vmovl_u8(vld1_u8(t.bit));
+  for (int p = 0; p < pixels; ++p) {
+    int32x4_t v, w;
+    q(p, v, w);
+    if (kStream || residual32) {
+      v = vaddq_s32(v, vld1q_s32(residual32));
+      w = vaddq_s32(w, vld1q_s32(residual32 + 4));
+      residual32 += channels;
+    } else if (residual) {
+      const int16x8_t r = vld1q_s16(residual);
+      v = vaddw_s16(v, vget_low_s16(r));
+      w = vaddw_high_s16(w, r);
+      residual += channels;
+    }
+    if (!kStream && a.act != Act::kNone) {
+      const int32x4x2_t both = activate_wide(a, c, {{v, w}});
+      v = both.val[0];
+      w = both.val[1];
+    }
+    if (kStream || out) {
+      store_pair(out, v, w);
+      out += channels;
+    }
+    if (bits) {
+      const uint16x8_t signs = vuzp1q_u16(vreinterpretq_u16_u32(vcgeq_s32(v, threshold.val[0])),
+                                          vreinterpretq_u16_u32(vcgeq_s32(w, threshold.val[1])));
+      store_byte_step<0>(bits, add_across(vandq_u16(signs, bit)), bit_bytes);
+    }
+  }
+}
+
+// The same from rows of kPanel of q, as a call.
+inline OVSW_ONE_COPY void finish_wide_rows(const Tile& t, int pixels, int c, const std::int32_t* q) {
+  finish_wide<false>(t, pixels, c, [&q](int, int32x4_t& v, int32x4_t& w) OVSW_INLINE_LAMBDA { load_step(v, w, q); });
+}
+
 // The end of a pixel's last word of bits, past its last panel, is zero.
 OVSW_INLINE void clear_last_words(const Tile& t, int pixels) {
   const KernelArgs& a = *t.args;
-  if (!a.bits || t.out32 || (a.last_channel + kPanel - 1) / kPanel * kPanel % kWordBits == 0) return;
+  if (!a.bits || (a.last_channel + kPanel - 1) / kPanel * kPanel % kWordBits == 0) return;
   std::uint8_t* last = reinterpret_cast<std::uint8_t*>(a.bits) + (t.pixel + 1) * t.bit_bytes - sizeof(std::uint64_t);
   for (int p = 0; p < pixels; ++p, last += t.bit_bytes) std::memset(last, 0, sizeof(std::uint64_t));
 }
 
-// The second half of all panels of a tile, one after the other. kOut32 says that 32-bit results are worth a fast path.
-template <int P, bool kOut32>
+// The second half of all panels of a tile, one after the other. kMayBeWide: or the kernel has its own for wide ops.
+template <int P, bool kMayBeWide>
 struct Finish {
   explicit OVSW_INLINE Finish(const Tile& tile)
       : t(tile),
@@ -100,6 +183,7 @@ struct Finish {
         residual32(t.residual32),
         out(t.out),
         out32(t.out32),
+        wide(t.wide),
         bits(t.bits),
         more(t.more),
         left(t.args->last_channel - t.args->first_channel) {}
@@ -109,7 +193,7 @@ struct Finish {
   template <typename Sum>
   OVSW_INLINE bool panel(int32x4_t shift0, int32x4_t shift1, Sum sum) {
     left -= kPanel;
-    if (__builtin_expect(left < 0 || (!kOut32 && out32), 0)) {
+    if (__builtin_expect(left < 0 || (kMayBeWide && wide && !out32), 0)) {
       std::int32_t q[P * kPanel];
       Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA {
         int32x4_t lo, hi;
@@ -117,10 +201,15 @@ struct Finish {
         vst1q_s32(q + p * kPanel, vshlq_s32(lo, shift0));
         vst1q_s32(q + p * kPanel + 4, vshlq_s32(hi, shift1));
       });
-      finish_partial(*t.args, t.pixel, P, t.args->last_channel - left - kPanel, q);
+      const int c = t.args->last_channel - left - kPanel;
+      if (left < 0) {
+        finish_partial(*t.args, t.pixel, P, c, q);
+      } else {
+        finish_wide_rows(t, P, c, q);
+      }
       return left > 0;
     }
-    if (kOut32 && out32) {
+    if (kMayBeWide && out32) {
       std::int32_t* to = out32;
       Unroll<P>::run([&](int p) OVSW_INLINE_LAMBDA {
         int32x4_t lo, hi;
@@ -171,6 +260,12 @@ struct Finish {
       bits = bits - P * bit_bytes + 1;
     }
     return left > 0;
+  }
+
+  // The first channel of the next panel, which is not passed to panel(); left is then what comes after it.
+  OVSW_INLINE int skip_panel() {
+    left -= kPanel;
+    return t.args->last_channel - left - kPanel;
   }
 
   // Step, slopes, and the bits if there are thresholds.
@@ -234,6 +329,7 @@ struct Finish {
   const std::int32_t* residual32;
   std::int16_t* out;
   std::int32_t* out32;
+  const bool wide;
   std::uint8_t* bits;
   const bool more;
   int left;  // channels

@@ -158,19 +158,23 @@ class Finish {
         exact(acc, room.counts(p), border_class, first, last, room.exact);
         return finish_pixel_call(epilogue_, room.exact, pixel, first, last);
       }
+    } else if (args_.wide) {
+      add_base<std::int32_t>(acc, border.base + at, room.counts(p), first, last);
     } else {
-      add_base(acc, border.base + at, room.counts(p), first, last);
+      add_base<std::int16_t>(acc, border.base + at, room.counts(p), first, last);
     }
     finish_pixel_call(epilogue_, acc, pixel, first, last);
   }
 
  private:
+  // T is the type of the scales.
+  template <typename T>
   void add_base(std::int32_t* acc, const std::int32_t* base, const std::int32_t* ones, int first, int last) const {
     const auto wrap = [](std::int32_t x) OVSW_INLINE_LAMBDA { return std::uint32_t(x); };
-    const auto* scale = args_.constant<std::int16_t>(kScale);
+    const auto* scale = args_.constant<T>(kScale);
     const auto* shift = args_.constant<std::int32_t>(kShift);
     if (window) {
-      const auto* scale2 = static_cast<const std::int16_t*>(window);
+      const auto* scale2 = static_cast<const T*>(window);
       for (int c = first; c < last; ++c)
         acc[c] = std::int32_t(wrap(acc[c]) * wrap(scale[c]) + 2 * wrap(scale2[c]) * wrap(ones[c]));
       for (int c = first; c < last; ++c) acc[c] = std::int32_t(wrap(base[c]) + wrap(acc[c])) >> shift[c];

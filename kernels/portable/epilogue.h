@@ -5,6 +5,7 @@
 
 #include "kernels/portable/config.h"
 #include "kernels/portable/exponential.h"
+#include "kernels/portable/kernels.h"
 
 namespace ovsw::OVSW_ISA::portable {
 
@@ -146,6 +147,7 @@ class Epilogue<Numerics::kInteger> {
   using Value = std::int16_t;
   static constexpr int kBlock = 16;
 
+  // The arguments must live as long as the epilogue.
   explicit Epilogue(const KernelArgs& a)
       : bits(a.bits),
         channels(a.shape.out_c),
@@ -155,14 +157,11 @@ class Epilogue<Numerics::kInteger> {
         act_(a),
         threshold_(a.constant<std::int16_t>(kThreshold)),
         out16_(a.out.as<std::int16_t>(Element::kI16)),
-        out32_(a.out.as<std::int32_t>(Element::kI32)) {}
+        wide_(a.wide ? &a : nullptr) {}
 
   template <typename Q>
   OVSW_INLINE std::uint64_t block(const Q* q, std::int64_t at, int c, int n) const {
-    if (out32_) {
-      for (int j = 0; j < n; ++j) out32_[at + j] = q[j];
-      return 0;
-    }
+    if (wide_) return ovsw::OVSW_PORTABLE::portable::wide_block(*wide_, q, at, c, n);
     if (!residual16_ && !residual32_) {
       Q v[kWordBits];
       for (int j = 0; j < n; ++j) v[j] = q[j];
@@ -250,8 +249,17 @@ class Epilogue<Numerics::kInteger> {
   Activation<std::int32_t, std::int16_t> act_;
   const std::int16_t* threshold_;
   std::int16_t* out16_;
-  std::int32_t* out32_;
+  const KernelArgs* wide_;  // null if the op is not wide
 };
+
+// fn(a number of the input's type)
+template <Numerics N, typename Fn>
+OVSW_INLINE void with_input(const KernelArgs& args, Fn fn) {
+  if constexpr (N == Numerics::kInteger) {
+    if (args.in.kind == Element::kI32) return fn(std::int32_t());
+  }
+  fn(typename Epilogue<N>::Value());
+}
 
 // Channels [first, last) of output pixel `pixel`; acc has a value for each of all channels.
 template <typename E, typename Acc>

@@ -5,6 +5,11 @@
 
 namespace ovsw::OVSW_PORTABLE::portable {
 
+// The epilogue of a wide op: channels [c, c + n), at most 64, which begin at element `at` of the maps, from q. Returns
+// their signs if wanted.
+std::uint64_t wide_block(const KernelArgs& args, const std::int32_t* q, std::int64_t at, int c, int n);
+std::uint64_t wide_block(const KernelArgs& args, const std::int16_t* q, std::int64_t at, int c, int n);
+
 template <Numerics N>
 struct Bconv {
   OVSW_KERNEL;

@@ -14,7 +14,7 @@ std::size_t room(const Shape& s) {
   return padded(s.out_c) * sizeof(T);
 }
 
-// The arguments of an op whose residual is its second operand, for the epilogue.
+// The arguments of an op whose residual is its second operand, for the epilogue, which refers to them.
 KernelArgs without_residual(const KernelArgs& args) {
   KernelArgs rest = args;
   rest.residual = View{};
@@ -97,6 +97,17 @@ void interpolate(const std::int16_t* a, const std::int16_t* b, const std::int16_
   }
 }
 
+// In 64 bits: products and sums have at most 31 + 28 of them.
+void interpolate(const std::int32_t* a, const std::int32_t* b, const std::int32_t* c, const std::int32_t* d,
+                 std::int32_t y, std::int32_t x, int n, std::int32_t* to) {
+  constexpr int kOne = 1 << 14;
+  const std::int64_t gy = y >> 16, gx = x >> 16;
+  const std::int64_t wa = (kOne - gy) * (kOne - gx), wb = (kOne - gy) * gx, wc = gy * (kOne - gx), wd = gy * gx;
+  for (int i = 0; i < n; ++i) {
+    to[i] = std::int32_t((wa * a[i] + wb * b[i] + wc * c[i] + wd * d[i] + (1 << 27)) >> 28);
+  }
+}
+
 // The exponentials of a pixel relative to its largest channel, and their sum.
 struct Exponentials {
   double most, total;
@@ -112,7 +123,8 @@ struct Exponentials {
 
 template <>
 void Mul<Numerics::kFloat>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
-  const Epilogue<Numerics::kFloat> epilogue(without_residual(args));
+  const KernelArgs rest = without_residual(args);
+  const Epilogue<Numerics::kFloat> epilogue(rest);
   const int channels = args.shape.out_c;
   const auto* in = static_cast<const float*>(args.in.data);
   const auto* other = static_cast<const float*>(args.residual.data);
@@ -124,9 +136,36 @@ void Mul<Numerics::kFloat>::run(const KernelArgs& args, std::int64_t begin, std:
   }
 }
 
+namespace {
+
+// Products of an i32, in 64 bits.
+void multiply_wide(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+  const KernelArgs rest = without_residual(args);
+  const Epilogue<Numerics::kInteger> epilogue(rest);
+  const int channels = args.shape.out_c;
+  const auto* in = static_cast<const std::int32_t*>(args.in.data);
+  const auto* other = static_cast<const std::int16_t*>(args.residual.data);
+  const auto* scale = args.constant<std::int16_t>(kScale);
+  const auto* shift = args.constant<std::int32_t>(kShift);
+  const std::int32_t* base = args.border.base;
+  auto* product = static_cast<std::int32_t*>(scratch);
+  for (std::int64_t pixel = begin; pixel < end; ++pixel) {
+    const std::int32_t* x = in + pixel * channels;
+    const std::int16_t* r = other + (args.per_channel ? 0 : pixel * channels);
+    for (int c = 0; c < channels; ++c) {
+      product[c] = std::int32_t((std::int64_t(scale[c] * r[c]) * x[c] + base[c]) >> shift[c]);
+    }
+    finish_pixel_call(epilogue, product, pixel, 0, channels);
+  }
+}
+
+}  // namespace
+
 template <>
 void Mul<Numerics::kInteger>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
-  const Epilogue<Numerics::kInteger> epilogue(without_residual(args));
+  if (args.in.kind == Element::kI32) return multiply_wide(args, begin, end, scratch);
+  const KernelArgs rest = without_residual(args);
+  const Epilogue<Numerics::kInteger> epilogue(rest);
   const int channels = args.shape.out_c;
   const auto* in = static_cast<const std::int16_t*>(args.in.data);
   const auto* other = static_cast<const std::int16_t*>(args.residual.data);
@@ -141,11 +180,13 @@ void Mul<Numerics::kInteger>::run(const KernelArgs& args, std::int64_t begin, st
   }
 }
 
-template <Numerics N>
-void Concat<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
-  using T = typename Epilogue<N>::Value;
+namespace {
+
+template <Numerics N, typename T>
+void run_concat(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const Shape& s = args.shape;
-  const Epilogue<N> epilogue(without_residual(args));
+  const KernelArgs rest = without_residual(args);
+  const Epilogue<N> epilogue(rest);
   const int other = s.out_c - s.in_c;
   const auto *in = static_cast<const T*>(args.in.data), *residual = static_cast<const T*>(args.residual.data);
   auto* both = static_cast<T*>(scratch);
@@ -154,6 +195,13 @@ void Concat<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end
     std::memcpy(both + s.in_c, residual + pixel * other, std::size_t(other) * sizeof(T));
     finish_pixel_call(epilogue, both, pixel, 0, s.out_c);
   }
+}
+
+}  // namespace
+
+template <Numerics N>
+void Concat<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+  with_input<N>(args, [&](auto x) { run_concat<N, decltype(x)>(args, begin, end, scratch); });
 }
 
 template <Numerics N>
@@ -184,12 +232,13 @@ void Gather<N>::pack(const Shape& s, const void* weights, void* packed) {
 
 template <Numerics N>
 std::size_t Gather<N>::scratch_bytes(const Shape& s) {
-  return room<typename Epilogue<N>::Value>(s);
+  return room<float>(s);  // or numbers of at most 32 bits
 }
 
-template <Numerics N>
-void Gather<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
-  using T = typename Epilogue<N>::Value;
+namespace {
+
+template <Numerics N, typename T>
+void run_gather(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   const Shape& s = args.shape;
   const Epilogue<N> epilogue(args);
   const GatherWeights w(s, args.weights);
@@ -207,6 +256,13 @@ void Gather<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end
   }
 }
 
+}  // namespace
+
+template <Numerics N>
+void Gather<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+  with_input<N>(args, [&](auto x) { run_gather<N, decltype(x)>(args, begin, end, scratch); });
+}
+
 template <Numerics N>
 std::size_t Bilinear<N>::packed_bytes(const Shape& s) {
   return 2 * std::size_t(s.out_h + s.out_w) * sizeof(std::int32_t);
@@ -222,9 +278,10 @@ std::size_t Bilinear<N>::scratch_bytes(const Shape& s) {
   return room<double>(s);
 }
 
-template <Numerics N>
-void Bilinear<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
-  using T = typename Epilogue<N>::Value;
+namespace {
+
+template <Numerics N, typename T>
+void run_bilinear(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
   using Acc = typename Interpolated<N>::Type;
   const Shape& s = args.shape;
   const Epilogue<N> epilogue(args);
@@ -238,6 +295,13 @@ void Bilinear<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t e
                 x.share, s.in_c, acc);
     finish_pixel_call(epilogue, acc, pixel, 0, s.out_c);
   }
+}
+
+}  // namespace
+
+template <Numerics N>
+void Bilinear<N>::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
+  with_input<N>(args, [&](auto x) { run_bilinear<N, decltype(x)>(args, begin, end, scratch); });
 }
 
 void Softmax::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scratch) {
@@ -264,11 +328,14 @@ void LogSoftmax::run(const KernelArgs& args, std::int64_t begin, std::int64_t en
 void ToFloat::run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void*) {
   const int channels = args.shape.out_c;
   const auto *scale = args.constant<double>(kScale), *offset = args.constant<double>(kOffset);
-  for (std::int64_t pixel = begin; pixel < end; ++pixel) {
-    const auto* x = static_cast<const std::int16_t*>(args.in.data) + pixel * channels;
-    float* out = static_cast<float*>(args.out.data) + pixel * channels;
-    for (int c = 0; c < channels; ++c) out[c] = float((double(x[c]) + offset[c]) * scale[c]);
-  }
+  with_input<Numerics::kInteger>(args, [&](auto number) {
+    using T = decltype(number);
+    for (std::int64_t pixel = begin; pixel < end; ++pixel) {
+      const auto* x = static_cast<const T*>(args.in.data) + pixel * channels;
+      float* out = static_cast<float*>(args.out.data) + pixel * channels;
+      for (int c = 0; c < channels; ++c) out[c] = float((double(x[c]) + offset[c]) * scale[c]);
+    }
+  });
 }
 
 template struct Concat<Numerics::kFloat>;

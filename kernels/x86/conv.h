@@ -125,7 +125,7 @@ void run_band(const KernelArgs& args, const std::uint8_t* weights, std::int64_t 
   constexpr int kSize = sizeof(typename F::Value);
   const std::int64_t groups = patch_groups(s, kSize), step = pitch(s, kSize);
   const int strip = strip_pixels(s), row0 = int(begin / s.out_w);
-  const Target t = make_target(args);
+  const auto t = make_target<E>(args);
   const auto* shift = args.constant<std::int32_t>(kShift);
   const int base_stride = padded_channels(s.out_c);
   const int first_slab = args.first_channel / kSlab, last_slab = int(ceil_div(args.last_channel, kSlab));

@@ -6,6 +6,8 @@
 // q + residual is computed in 32 bits: q alone may overflow 16 bits although the sum does not, so saturating q before
 // the sum would be wrong. Saturating after it loses nothing, as lo and hi are 16-bit numbers.
 //
+// Wide ops are one more choice, E::kWide: all their steps are told apart at run time.
+//
 // After the common part: AVX-512 has masks and works on 32 channels, with the masks ready for all pixels of a tile;
 // AVX2 works on 16, and only the last channels of a map take another path.
 #pragma once
@@ -14,12 +16,23 @@
 
 namespace ovsw::OVSW_ISA::x86 {
 
-// What is added to q; kSum means that q itself, in 32 bits, is all that is wanted.
-enum class Add { kSum, kNothing, kInt16, kInt32 };
+// What is added to q. kAny: the op is wide, and may add anything.
+enum class Add { kAny, kNothing, kInt16, kInt32 };
+
+// The scales of a bconv.
+template <bool Wide>
+struct Factors {
+  using Factor = std::int16_t;
+};
+template <>
+struct Factors<true> {
+  using Factor = std::int32_t;
+};
 
 template <Add A, bool More = false>
-struct Parts {
+struct Parts : Factors<A == Add::kAny> {
   static constexpr Add kAdd = A;
+  static constexpr bool kWide = A == Add::kAny;
   static constexpr bool kMore = More;  // than a clamp and bits = (v >= 0), or a window term before
 };
 
@@ -32,7 +45,7 @@ OVSW_INLINE void with_parts(const KernelArgs& a, Fn fn) {
     if (more) return fn(Parts<decltype(add)::kAdd, true>());
     fn(add);
   };
-  if (a.out.data && a.out.kind == Element::kI32) return with_more(Parts<Add::kSum>());
+  if (a.wide) return fn(Parts<Add::kAny, true>());
   if (!a.residual.data) return with_more(Parts<Add::kNothing>());
   if (a.residual.kind == Element::kI32) return with_more(Parts<Add::kInt32>());
   with_more(Parts<Add::kInt16>());
@@ -49,23 +62,46 @@ struct Target {
   std::int64_t bits_step;  // bytes per pixel
   Vec lo, hi;
   Act act;
-  const std::int16_t *slope, *positive, *threshold;
+  const void *slope, *positive, *threshold;  // of 16 bits, or if wide of 32
+};
+struct WideTarget : Target {
+  const std::int32_t *scale, *window;  // of bconv
+  bool only_stores;                    // q is all that is wanted
 };
 
-OVSW_INLINE Target make_target(const KernelArgs& a) {
-  return {a.residual.as<const std::int16_t>(Element::kI16),
-          a.residual.as<const std::int32_t>(Element::kI32),
-          a.out.as<std::int16_t>(Element::kI16),
-          a.out.as<std::int32_t>(Element::kI32),
-          reinterpret_cast<unsigned char*>(a.bits),
-          a.shape.out_c,
-          ceil_div(a.shape.out_c, 64) * 8,
-          all16(std::int32_t(a.lo)),
-          all16(std::int32_t(a.hi)),
-          a.act,
-          a.constant<std::int16_t>(kSlope),
-          a.constant<std::int16_t>(kPositive),
-          a.constant<std::int16_t>(kThreshold)};
+template <typename E>
+struct TargetFor {
+  using Type = Target;
+};
+template <>
+struct TargetFor<Parts<Add::kAny, true>> {
+  using Type = WideTarget;
+};
+template <typename E>
+using TargetOf = typename TargetFor<E>::Type;
+
+template <typename E>
+OVSW_INLINE TargetOf<E> make_target(const KernelArgs& a) {
+  const auto lo = std::int32_t(a.lo), hi = std::int32_t(a.hi);
+  const Target target = {a.residual.as<const std::int16_t>(Element::kI16),
+                         a.residual.as<const std::int32_t>(Element::kI32),
+                         a.out.as<std::int16_t>(Element::kI16),
+                         a.out.as<std::int32_t>(Element::kI32),
+                         reinterpret_cast<unsigned char*>(a.bits),
+                         a.shape.out_c,
+                         ceil_div(a.shape.out_c, 64) * 8,
+                         E::kWide ? all32(lo) : all16(lo),
+                         E::kWide ? all32(hi) : all16(hi),
+                         a.act,
+                         a.constants[kSlope],
+                         a.constants[kPositive],
+                         a.constants[kThreshold]};
+  if constexpr (E::kWide) {
+    const bool only_stores = a.out.data && !a.bits && !a.residual.data && a.act == Act::kNone;
+    return WideTarget{target, a.constant<std::int32_t>(kScale), a.constant<std::int32_t>(kWindow), only_stores};
+  } else {
+    return target;
+  }
 }
 
 // What E::kMore needs of 2 * kLanes channels.
@@ -76,20 +112,17 @@ struct More {
 // Of those from c on.
 template <typename E>
 OVSW_INLINE More more_at(const Target& t, int c) {
-  if constexpr (!E::kMore) return {zero(), zero(), zero()};
-  return {t.slope ? load(t.slope + c) : zero(), t.positive ? load(t.positive + c) : all16(1 << 14),
-          t.threshold ? load(t.threshold + c) : zero()};
+  if constexpr (!E::kMore || E::kWide) return {zero(), zero(), zero()};
+  const auto at = [c](const void* row) OVSW_INLINE_LAMBDA { return load(static_cast<const std::int16_t*>(row) + c); };
+  return {t.slope ? at(t.slope) : zero(), t.positive ? at(t.positive) : all16(1 << 14),
+          t.threshold ? at(t.threshold) : zero()};
 }
 
-// kLanes channels, of which `some` exist, at element `at` of the maps: q + residual from sums (base included). For
-// kSum, q is written here.
+// kLanes channels, of which `some` exist, at element `at` of the maps: q + residual from sums (base included).
 template <typename E>
 OVSW_INLINE Vec shift_add(const Target& t, std::int64_t at, Some some, const std::int32_t* shift, Vec sum) {
   const Vec q = OVSW_MM(srav_epi32)(sum, load(shift));
-  if constexpr (E::kAdd == Add::kSum) {
-    store32(t.out32 + at, some, q);
-    return q;
-  } else if constexpr (E::kAdd == Add::kInt16) {
+  if constexpr (E::kAdd == Add::kInt16) {
     return add32(q, widen32(t.residual + at, some));
   } else if constexpr (E::kAdd == Add::kInt32) {
     return add32(q, load32(t.residual32 + at, some));
@@ -117,7 +150,57 @@ OVSW_INLINE Vec values(const Target& t, const More& more, Vec q0, Vec q1) {
   return v;
 }
 
+// (v * slope + 2^29) >> 30 in 64 bits. Of odd numbers, the upper half is wanted in its place.
+OVSW_INLINE Vec scale32(Vec v, Vec slope) {
+  const Vec half = all64(1 << 29);
+  const Vec even = OVSW_MM(add_epi64)(OVSW_MM(mul_epi32)(v, slope), half);
+  const Vec upper = OVSW_MM(mul_epi32)(OVSW_MM(srli_epi64)(v, 32), OVSW_MM(srli_epi64)(slope, 32));
+  const Vec odd = OVSW_MM(add_epi64)(upper, half);
+  return join_odd32(OVSW_MM(srli_epi64)(even, 30), OVSW_MM(slli_epi64)(odd, 2));
+}
+
+// The values of kLanes channels from c on of a wide op, of which `some` exist, at element `at` of the maps: stored, and
+// returned for their signs.
+OVSW_INLINE Vec wide_values(const WideTarget& t, std::int64_t at, int c, Some some, const std::int32_t* shift,
+                            Vec sum) {
+  const auto row = [c](const void* from) OVSW_INLINE_LAMBDA { return static_cast<const std::int32_t*>(from) + c; };
+  Vec v = OVSW_MM(srav_epi32)(sum, load(shift));
+  if (t.only_stores) {
+    store32(t.out32 + at, some, v);
+    return v;
+  }
+  if (t.residual32) {
+    v = add32(v, load32(t.residual32 + at, some));
+  } else if (t.residual) {
+    v = add32(v, widen32(t.residual + at, some));
+  }
+  if (t.act == Act::kClamp) {
+    v = OVSW_MM(min_epi32)(OVSW_MM(max_epi32)(v, t.lo), t.hi);
+  } else if (t.act == Act::kStep) {
+    v = by_sign32(v, t.lo, t.hi);
+  } else if (t.act == Act::kPrelu) {
+    v = scale32(v, by_sign32(v, load(row(t.slope)), t.positive ? load(row(t.positive)) : all32(1 << 30)));
+  }
+  if (t.out32) store32(t.out32 + at, some, v);
+  return v;
+}
+
 #if defined(__AVX512F__)
+
+// The signs of 16 channels of a wide op, of which those in `mask` exist.
+OVSW_INLINE std::uint32_t wide_signs(const Target& t, int c, __mmask16 mask, Vec v) {
+  const auto* threshold = static_cast<const std::int32_t*>(t.threshold);
+  return _mm512_mask_cmpge_epi32_mask(mask, v, threshold ? load(threshold + c) : zero());
+}
+
+// Stores 4 bytes, or a whole word.
+OVSW_INLINE void put_signs(unsigned char* bits, bool word, std::uint64_t signs) {
+  if (word) {
+    std::memcpy(bits, &signs, 8);
+  } else {
+    std::memcpy(bits, &signs, 4);
+  }
+}
 
 // 32 channels, of which those in `mask` exist, from q + residual of the halves: clamped and stored, as
 // numbers at element `at` and as bits at `bits`, 4 bytes or, with zeros, a whole word. One slab is stored by 32 bytes:
@@ -134,12 +217,7 @@ OVSW_INLINE void put32(const Target& t, std::int64_t at, const More& more, __mma
     }
   }
   if (bits) {
-    const std::uint64_t signs = std::uint32_t(_mm512_mask_cmpge_epi16_mask(mask, v, more.threshold));
-    if (word) {
-      std::memcpy(bits, &signs, 8);
-    } else {
-      std::memcpy(bits, &signs, 4);
-    }
+    put_signs(bits, word, std::uint32_t(_mm512_mask_cmpge_epi16_mask(mask, v, more.threshold)));
   }
 }
 
@@ -160,9 +238,9 @@ OVSW_INLINE void put_two(const Target& t, std::int64_t at, const More& more, uns
 // The sums, base not included, of `pixels` pixels x `slabs` (1 or 2 of 16 channels) from channel c, a multiple of 32;
 // they lie `step` registers per pixel apart. `scale` changes sum(slab, pixel) before its base is added.
 template <typename E, typename Scale>
-OVSW_INLINE void finish(const Target& target, const std::int32_t* shift, const std::int32_t* const* base,
+OVSW_INLINE void finish(const TargetOf<E>& target, const std::int32_t* shift, const std::int32_t* const* base,
                         std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums, int step, Scale scale) {
-  const Target t = target;
+  const TargetOf<E> t = target;
   const int n = t.channels - c;
   const auto mask = __mmask32(low_bits(n));
   const auto mask0 = __mmask16(mask), mask1 = __mmask16(mask >> 16);
@@ -171,16 +249,31 @@ OVSW_INLINE void finish(const Target& target, const std::int32_t* shift, const s
   std::int64_t at = pixel * t.channels + c;
   unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step + c / 8 : nullptr;
   int i = 0;
+  if constexpr (E::kWide) {
+    for (; i < pixels; ++i, at += t.channels, sums += step) {
+      const std::int32_t* b = base[i] + c;
+      const Vec v0 = wide_values(t, at, c, mask0, shift + c, add32(scale(sums[0], 0, i), load(b)));
+      std::uint32_t signs = bits ? wide_signs(t, c, mask0, v0) : 0;
+      if (slabs > 1) {
+        const Vec sum = add32(scale(sums[1], 1, i), load(b + 16));
+        const Vec v1 = wide_values(t, at + 16, c + 16, mask1, shift + c + 16, sum);
+        if (bits) signs |= wide_signs(t, c + 16, mask1, v1) << 16;
+      }
+      if (bits) {
+        put_signs(bits, word, signs);
+        bits += t.bits_step;
+      }
+    }
+    return;
+  }
   if (t.channels == 16) {
     const auto twice = [](Vec v) OVSW_INLINE_LAMBDA { return _mm512_broadcast_i64x4(_mm512_castsi512_si256(v)); };
     const More both = {twice(more.slope), twice(more.positive), twice(more.threshold)};
     for (; i + 1 < pixels; i += 2, at += 32, sums += 2 * step) {
       const Vec q0 = shift_add<E>(t, at, mask0, shift, add32(scale(sums[0], 0, i), load(base[i])));
       const Vec q1 = shift_add<E>(t, at + 16, mask0, shift, add32(scale(sums[step], 0, i + 1), load(base[i + 1])));
-      if constexpr (E::kAdd != Add::kSum) {
-        put_two<E>(t, at, both, bits, q0, q1);
-        if (bits) bits += 2 * t.bits_step;
-      }
+      put_two<E>(t, at, both, bits, q0, q1);
+      if (bits) bits += 2 * t.bits_step;
     }
   }
   for (; i < pixels; ++i, at += t.channels, sums += step) {
@@ -188,16 +281,14 @@ OVSW_INLINE void finish(const Target& target, const std::int32_t* shift, const s
     const Vec q0 = shift_add<E>(t, at, mask0, shift + c, add32(scale(sums[0], 0, i), load(b)));
     Vec q1 = q0;
     if (slabs > 1) q1 = shift_add<E>(t, at + 16, mask1, shift + c + 16, add32(scale(sums[1], 1, i), load(b + 16)));
-    if constexpr (E::kAdd != Add::kSum) {
-      put32<E>(t, at, more, mask, bits, word, slabs, q0, q1);
-      if (bits) bits += t.bits_step;
-    }
+    put32<E>(t, at, more, mask, bits, word, slabs, q0, q1);
+    if (bits) bits += t.bits_step;
   }
 }
 
 // The same for any number of slabs, and sums that are right as they are.
 template <typename E>
-OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const std::int32_t* const* base,
+OVSW_INLINE void finish_sums(const TargetOf<E>& t, const std::int32_t* shift, const std::int32_t* const* base,
                              std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums, int step) {
   for (int v = 0; v < slabs; v += 2) {
     finish<E>(t, shift, base, pixel, pixels, c + 16 * v, slabs - v, sums + v, step,
@@ -207,14 +298,19 @@ OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const s
 
 #else
 
-// 16 channels, of which n > 0 exist, at element `at` of the maps, from sums (base included) of the halves.
+// 16 channels from c on, of which n > 0 exist, at element `at` of the maps, from sums (base included) of the halves.
 // Writes the values, and returns numbers that are negative where bits are 0.
 template <typename E>
-OVSW_INLINE Vec finish16(const Target& t, std::int64_t at, int n, const std::int32_t* shift, const More& more, Vec sum0,
-                         Vec sum1) {
+OVSW_INLINE Vec finish16(const TargetOf<E>& t, std::int64_t at, int c, int n, const std::int32_t* shift,
+                         const More& more, Vec sum0, Vec sum1) {
+  if constexpr (E::kWide) {
+    const auto* threshold = static_cast<const std::int32_t*>(t.threshold);
+    const Vec v0 = wide_values(t, at, c, n, shift, sum0), v1 = wide_values(t, at + 8, c + 8, n - 8, shift + 8, sum1);
+    if (!threshold) return pack16(v0, v1);
+    return pack16(_mm256_cmpgt_epi32(load(threshold + c), v0), _mm256_cmpgt_epi32(load(threshold + c + 8), v1));
+  }
   const Vec q0 = shift_add<E>(t, at, n, shift, sum0);
   const Vec q1 = shift_add<E>(t, at + 8, n - 8, shift + 8, sum1);
-  if constexpr (E::kAdd == Add::kSum) return q0;
   const Vec v = values<E>(t, more, q0, q1);
   if (t.out) {
     if (n >= 16) {
@@ -262,7 +358,7 @@ OVSW_INLINE void put_bits16(unsigned char* to, int c, int n, Vec v) {
 // The sums, base not included, of `pixels` pixels x `slabs` of 16 channels from channel c; they lie `step` registers
 // per pixel apart.
 template <typename E>
-OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const std::int32_t* const* base,
+OVSW_INLINE void finish_sums(const TargetOf<E>& t, const std::int32_t* shift, const std::int32_t* const* base,
                              std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums, int step) {
   for (const int last = c + 16 * slabs; c < last; c += 16, sums += 2) {
     const int n = t.channels - c;
@@ -270,7 +366,7 @@ OVSW_INLINE void finish_sums(const Target& t, const std::int32_t* shift, const s
     for (int i = 0; i < pixels; ++i) {
       const Vec* sum = sums + i * step;
       const std::int32_t* b = base[i] + c;
-      const Vec v = finish16<E>(t, (pixel + i) * t.channels + c, n, shift + c, more, add32(sum[0], load(b)),
+      const Vec v = finish16<E>(t, (pixel + i) * t.channels + c, c, n, shift + c, more, add32(sum[0], load(b)),
                                 add32(sum[1], load(b + 8)));
       if (t.bits) put_bits16(t.bits + (pixel + i) * t.bits_step, c, n, v);
     }

@@ -36,6 +36,13 @@ constexpr int kLanes = sizeof(Vec) / sizeof(std::int32_t);  // 32-bit numbers of
 OVSW_INLINE Vec load(const void* p) { return OVSW_SI(loadu)(static_cast<const Vec*>(p)); }
 OVSW_INLINE void store(void* p, Vec v) { OVSW_SI(storeu)(static_cast<Vec*>(p), v); }
 OVSW_INLINE Vec zero() { return OVSW_SI(setzero)(); }
+OVSW_INLINE Vec all64(std::int64_t x) {
+#if defined(__AVX512F__)
+  return _mm512_set1_epi64(x);
+#else
+  return _mm256_set1_epi64x(x);
+#endif
+}
 OVSW_INLINE Vec all32(std::int32_t x) { return OVSW_MM(set1_epi32)(x); }
 OVSW_INLINE Vec all16(std::int32_t x) { return OVSW_MM(set1_epi16)(std::int16_t(x)); }
 OVSW_INLINE Vec all_groups(const void* p) {  // of four bytes, or two 16-bit numbers
@@ -80,6 +87,9 @@ OVSW_INLINE Vec pack16(Vec a, Vec b) {
 }
 // Of 16-bit numbers: a where v is negative, else b.
 OVSW_INLINE Vec by_sign(Vec v, Vec a, Vec b) { return _mm512_mask_blend_epi16(_mm512_movepi16_mask(v), b, a); }
+OVSW_INLINE Vec by_sign32(Vec v, Vec a, Vec b) { return _mm512_mask_blend_epi32(_mm512_movepi32_mask(v), b, a); }
+// The even 32-bit numbers of a and the odd ones of b.
+OVSW_INLINE Vec join_odd32(Vec a, Vec b) { return _mm512_mask_blend_epi32(0xaaaa, a, b); }
 // In place: with intrinsics gcc 12 copies and stores sums in every round.
 OVSW_INLINE void add_products(Vec& sum, Vec a, Vec b) {
   __asm__ volatile("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
@@ -133,6 +143,9 @@ OVSW_INLINE Vec pack16(Vec a, Vec b) {
 }
 // Of 16-bit numbers: a where v is negative, else b.
 OVSW_INLINE Vec by_sign(Vec v, Vec a, Vec b) { return _mm256_blendv_epi8(b, a, _mm256_srai_epi16(v, 15)); }
+OVSW_INLINE Vec by_sign32(Vec v, Vec a, Vec b) { return _mm256_blendv_epi8(b, a, _mm256_srai_epi32(v, 31)); }
+// The even 32-bit numbers of a and the odd ones of b.
+OVSW_INLINE Vec join_odd32(Vec a, Vec b) { return _mm256_blend_epi32(a, b, 0xaa); }
 // In place: with intrinsics gcc copies every sum in every round, and spills some.
 OVSW_INLINE void add_products(Vec& sum, Vec a, Vec b) {
   __asm__ volatile("vpaddd %1, %0, %0" : "+x"(sum) : "x"(_mm256_madd_epi16(a, b)));

@@ -301,10 +301,20 @@ __attribute__((noinline)) void lookup(const std::uint16_t* offsets, std::int64_t
   sums.each([to](Sum& sum, int v) OVSW_INLINE_LAMBDA { flush<First>(sum, to + 4 * v); });
 }
 
-// 16 channels of one pixel from their popcounts; `ones` is that of the patch alone.
+// 16 channels of one pixel, from c on, from their popcounts; `ones` has that of the patch alone, 16 or if wide 32 bits.
 template <typename E>
-OVSW_INLINE Vec finish_counts(const Target& t, std::int64_t at, int n, const Constants& k, const std::int32_t* base,
-                              Vec count, Vec ones) {
+OVSW_INLINE Vec finish_counts(const TargetOf<E>& t, std::int64_t at, int c, int n, const Constants& k,
+                              const std::int32_t* base, Vec count, Vec ones) {
+  if constexpr (E::kWide) {
+    const auto sum = [&](int i, Vec counts) OVSW_INLINE_LAMBDA {
+      Vec product = _mm256_mullo_epi32(counts, load(t.scale + i));
+      if (t.window) product = _mm256_sub_epi32(product, _mm256_mullo_epi32(ones, load(t.window + i)));
+      return _mm256_sub_epi32(load(base + i - c), add32(product, product));
+    };
+    const Vec sum0 = sum(c, _mm256_unpacklo_epi16(count, zero()));
+    const Vec sum1 = sum(c + 8, _mm256_unpackhi_epi16(count, zero()));
+    return finish16<E>(t, at, c, n, k.shift, k.more, sum0, sum1);
+  }
   // (count, count) times (-mult, -mult), or twice (count, ones) times (-mult, window)
   const Vec other = E::kMore ? ones : count;
   Vec p0 = _mm256_madd_epi16(_mm256_unpacklo_epi16(count, other), load(k.mult));
@@ -313,29 +323,37 @@ OVSW_INLINE Vec finish_counts(const Target& t, std::int64_t at, int n, const Con
     p0 = add32(p0, p0);
     p1 = add32(p1, p1);
   }
-  return finish16<E>(t, at, n, k.shift, k.more, add32(p0, load(base)), add32(p1, load(base + 8)));
+  return finish16<E>(t, at, c, n, k.shift, k.more, add32(p0, load(base)), add32(p1, load(base + 8)));
+}
+
+// The ones of a pixel, as finish_counts takes them.
+template <typename E>
+OVSW_INLINE Vec all_ones(const std::int32_t* ones) {
+  if constexpr (E::kWide) return all32(*ones);
+  return E::kMore ? all16(*ones) : zero();
 }
 
 // `pixels` pixels x `slabs` slabs from channel c on; sums [pair][slab][4].
 template <typename E>
-__attribute__((noinline)) void finish_pairs(const Target& target, const Constants* constants,
+__attribute__((noinline)) void finish_pairs(const TargetOf<E>& target, const Constants* constants,
                                             const std::int32_t* const* base, const std::int32_t* ones,
                                             std::int64_t pixel, int pixels, int c, int slabs, const Vec* sums) {
-  const Target t = target;
+  const TargetOf<E> t = target;
   std::int64_t at = pixel * t.channels + c;
   unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step : nullptr;
   for (int i = 0; i < pixels; ++i, at += t.channels) {
     const Constants* k = constants + c / 16;
     const std::int32_t* b = base[i] + c;
     const Vec* sum = sums + i / 2 * 4 * slabs + i % 2 * 2;
-    const Vec one = E::kMore ? all16(ones[i]) : zero();
+    const Vec one = all_ones<E>(ones + i);
     for (int v = 0; v < slabs; ++v, sum += 4, k += 2, b += kSlab) {
       const int n = t.channels - c - v * kSlab;
       const std::int64_t to = at + v * kSlab;
+      const int first = E::kWide ? c + v * kSlab : 0;  // others need no channel
       const Vec odd = sum[1];
       const Vec even = _mm256_sub_epi16(sum[0], _mm256_slli_epi16(odd, 8));
-      const Vec v0 = finish_counts<E>(t, to, n, k[0], b, even, one);
-      const Vec v1 = n > 16 ? finish_counts<E>(t, to + 16, n - 16, k[1], b + 16, odd, one) : v0;
+      const Vec v0 = finish_counts<E>(t, to, first, n, k[0], b, even, one);
+      const Vec v1 = n > 16 ? finish_counts<E>(t, to + 16, first + 16, n - 16, k[1], b + 16, odd, one) : v0;
       if (bits) put_bits32(bits, c + v * kSlab, n, v0, v1);
     }
     if (bits) bits += t.bits_step;
@@ -344,10 +362,10 @@ __attribute__((noinline)) void finish_pairs(const Target& target, const Constant
 
 // `pixels` pixels x 16 channels; sums [quad][4].
 template <typename E>
-__attribute__((noinline)) void finish_quads(const Target& target, const Constants* constants,
+__attribute__((noinline)) void finish_quads(const TargetOf<E>& target, const Constants* constants,
                                             const std::int32_t* const* base, const std::int32_t* ones,
                                             std::int64_t pixel, int pixels, const Vec* sums) {
-  const Target t = target;
+  const TargetOf<E> t = target;
   const int n = t.channels;
   std::int64_t at = pixel * n;
   unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step : nullptr;
@@ -361,7 +379,7 @@ __attribute__((noinline)) void finish_quads(const Target& target, const Constant
     }
     for (int i = 0; i < 4; ++i, at += n) {
       if (first + i == pixels) return;
-      const Vec v = finish_counts<E>(t, at, n, *constants, base[i], count[i], E::kMore ? all16(ones[i]) : zero());
+      const Vec v = finish_counts<E>(t, at, 0, n, *constants, base[i], count[i], all_ones<E>(ones + i));
       if (bits) {
         put_bits16(bits, 0, n, v);
         bits += t.bits_step;
@@ -375,7 +393,7 @@ template <int V, bool Quad, typename E>
 void panel(const KernelArgs& args, const Layout& l, const Scratch& w, int slab, std::int64_t begin, std::int64_t end,
            bool unpacked) {
   constexpr int kWidth = Quad ? 16 : kSlab, kStep = Quad ? 4 : 2;
-  const Target t = make_target(args);
+  const auto t = make_target<E>(args);
   const std::int64_t slab_bytes = l.slots / 2 * kWidth;
   const auto* packed = static_cast<const std::uint8_t*>(args.weights) + slab * slab_bytes;
   const std::int64_t quad = l.strip * l.stride;
@@ -418,9 +436,9 @@ void panel(const KernelArgs& args, const Layout& l, const Scratch& w, int slab, 
 template <typename E>
 void wide(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_t begin, std::int64_t end) {
   const Shape& s = args.shape;
-  const Target t = make_target(args);
-  const auto* scale = args.constant<std::int16_t>(kScale);
-  const auto* window = args.constant<std::int16_t>(kWindow);
+  const auto t = make_target<E>(args);
+  const auto* scale = args.constant<typename E::Factor>(kScale);
+  const auto* window = args.constant<typename E::Factor>(kWindow);
   const auto* shift = args.constant<std::int32_t>(kShift);
   const std::int64_t words = ceil_div(l.patch_bytes, 8);
   const auto* weights = static_cast<const std::uint64_t*>(args.weights);
@@ -448,7 +466,8 @@ void wide(const KernelArgs& args, const Layout& l, const Scratch& w, std::int64_
         sum[c - c0] = std::int32_t(std::uint32_t(base[c]) - 2 * count * std::uint32_t(scale[c]) + term);
       }
       const int n = s.out_c - c0;
-      const Vec v = finish16<E>(t, pixel * s.out_c + c0, n, shift + c0, more_at<E>(t, c0), load(sum), load(sum + 8));
+      const Vec v =
+          finish16<E>(t, pixel * s.out_c + c0, c0, n, shift + c0, more_at<E>(t, c0), load(sum), load(sum + 8));
       if (t.bits) put_bits16(t.bits + pixel * t.bits_step, c0, n, v);
     }
   }
@@ -493,10 +512,10 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
   const auto* window = args.constant<std::int16_t>(kWindow);
   for (int c = args.first_channel; c < args.last_channel; ++c) {
     const auto mult = std::uint16_t(-scale[c]), other = E::kMore ? std::uint16_t(window ? window[c] : 0) : mult;
-    w.constants[c / 16].mult[c % 16] = std::int32_t(mult | std::uint32_t(other) << 16);
+    if (!E::kWide) w.constants[c / 16].mult[c % 16] = std::int32_t(mult | std::uint32_t(other) << 16);
     w.constants[c / 16].shift[c % 16] = shift[c];
   }
-  const Target t = make_target(args);
+  const auto t = make_target<E>(args);
   for (int c = args.first_channel; E::kMore && c < args.last_channel; c += 16)
     w.constants[c / 16].more = more_at<E>(t, c);
   const bool quads = l.lanes == 16, one_panel = args.last_channel - args.first_channel <= kMaxSlabs * kSlab;

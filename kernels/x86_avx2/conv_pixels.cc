@@ -68,7 +68,7 @@ template <typename E>
 void run_quads(const KernelArgs& args, const std::uint8_t* weights, std::int64_t begin, std::int64_t end,
                void* scratch) {
   const Shape& s = args.shape;
-  const Target t = make_target(args);
+  const auto t = make_target<E>(args);
   const auto* shift = args.constant<std::int32_t>(kShift);
   const int first_slab = args.first_channel / kSlab, last_slab = int(ceil_div(args.last_channel, kSlab));
   auto* const room = static_cast<std::uint8_t*>(scratch);

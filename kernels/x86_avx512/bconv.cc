@@ -253,7 +253,7 @@ __attribute__((noinline)) void count(const std::uint8_t* patches, std::int64_t s
 
 // From pixel i0 of the strip on.
 template <int V, typename E>
-__attribute__((noinline)) void finish_counts(const Target& t, const Scratch& w, const std::int32_t* shift,
+__attribute__((noinline)) void finish_counts(const TargetOf<E>& t, const Scratch& w, const std::int32_t* shift,
                                              std::int64_t i0, std::int64_t pixel, int pixels, int c,
                                              const Vec* counts) {
   const std::int32_t *mult = w.mult + c, *window = w.window + c, *ones = w.ones ? w.ones + i0 : nullptr;
@@ -268,7 +268,7 @@ __attribute__((noinline)) void finish_counts(const Target& t, const Scratch& w, 
 template <int V, typename E>
 void panel(const KernelArgs& args, const Layout& l, const Scratch& w, int slab, std::int64_t begin, std::int64_t end) {
   constexpr int kPixels = tile_pixels(V);
-  const Target t = make_target(args);
+  const auto t = make_target<E>(args);
   const auto* weights = static_cast<const std::uint8_t*>(args.weights) + slab * l.triples * 192;
   for (std::int64_t first = begin; first < end; first += kBatch) {
     const int batch = end - first < kBatch ? int(end - first) : kBatch;
@@ -288,10 +288,12 @@ void run(const KernelArgs& args, std::int64_t begin, std::int64_t end, void* scr
   const Shape& s = args.shape;
   const Layout l(s);
   Scratch w = carve(s, l, scratch);
-  for (int c = args.first_channel; c < args.last_channel; ++c) w.mult[c] = -2 * args.constant<std::int16_t>(kScale)[c];
-  const auto* window = args.constant<std::int16_t>(kWindow);
+  using Factor = typename E::Factor;
+  const auto twice = [](Factor x) OVSW_INLINE_LAMBDA { return 2 * std::uint32_t(x); };  // modulo 2^32
+  const auto *scale = args.constant<Factor>(kScale), *window = args.constant<Factor>(kWindow);
+  for (int c = args.first_channel; c < args.last_channel; ++c) w.mult[c] = std::int32_t(-twice(scale[c]));
   if (!window) w.ones = nullptr;
-  for (int c = args.first_channel; window && c < args.last_channel; ++c) w.window[c] = 2 * window[c];
+  for (int c = args.first_channel; window && c < args.last_channel; ++c) w.window[c] = std::int32_t(twice(window[c]));
   const int first_slab = args.first_channel / kSlab, last_slab = int(ceil_div(args.last_channel, kSlab));
   for_bands(s, l.pitch, begin, end, [&](std::int64_t band, std::int64_t band_end) OVSW_INLINE_LAMBDA {
     pad_bits(s, l, args.in.data, band, band_end, w.map);

@@ -14,7 +14,8 @@ from ovsw import format as bnn
 
 INT32 = 2**31 - 1
 LOW, HIGH = -32768, 32767
-MAX_SHIFT, MAX_WIDE_SHIFT = 31, 47
+WIDE = 1 << 30  # the largest clamp, level and pad_value in 32 bits, and one more than the largest input of a prelu
+MAX_SHIFT, MAX_WIDE_SHIFT, MAX_I32_SHIFT = 31, 47, 62  # of a sum in 32 bits, in 64 bits, and there of an i32 input
 MAX_MEAN = 256
 MAX_TAPS = 65535  # of avgpool
 MAX_PAD_VALUE = 1024  # of bconv
@@ -23,6 +24,8 @@ WINDOWED = ("bconv", "conv", "maxpool", "avgpool")
 DILATED = ("bconv", "conv", "maxpool")
 POOLS = ("maxpool", "avgpool")
 PAIRED = ("mul", "concat")  # ops whose residual is a second input and is not added
+NO_INTEGERS = {"bconv": "bits", "softmax": "f32", "log_softmax": "f32"}  # what they read instead
+READS_I32 = ("eltwise", "maxpool", "avgpool", "channel_pad", "concat", "gather", "bilinear", "mul", "to_float")
 WRITES_F32 = ("linear", "softmax", "log_softmax", "to_float")
 # The tensors of each op besides weight, slope and threshold.
 _SUMS = {"scale": "i16", "offset": "i32", "shift": "u8"}
@@ -74,6 +77,18 @@ def real_weight(model: bnn.Model, op: bnn.Op) -> np.ndarray:
 def two_rows(array: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     """A tensor [C'] or [2, C']: its first row, and the second or None."""
     return (array[0], array[1]) if array.ndim == 2 else (array, None)
+
+
+def is_wide(model: bnn.Model, op: bnn.Op) -> bool:
+    """Whether an op computes in 32 bits from end to end. One that writes an i16 does not, whatever its threshold is."""
+    if op.out is not None:
+        return model.values[op.out].kind == "i32"
+    return op.threshold is not None and model.tensors[op.threshold].dtype == "i32"
+
+
+def stored(number: float) -> float:
+    """A clamp or pad_value as a file has it: an f32, in which not every 32-bit integer exists."""
+    return float(np.float32(number))
 
 
 def sides(op: bnn.Op, h: int, w: int) -> tuple[int, int]:
@@ -140,30 +155,34 @@ class Checker:
         self.window(op)
         shape = self.result(op)
         self.tensors(op, shape)
-        wide = self.outputs(op, shape)
+        self.outputs(op, shape)
         self.activation(op)
-        q = self.largest(op)
+        u = self.largest(op)
         if op.residual is not None and op.kind not in PAIRED:
-            self.require(q + self.most[op.residual] <= INT32, "its sum with the residual may overflow 32 bits")
+            u += self.most[op.residual]
+            self.require(u <= INT32, "its sum with the residual may overflow 32 bits")
+        most = self.largest_wide(op, u) if is_wide(self.model, op) else self.largest_stored(op)
         for ref in (op.out, op.bits):
             if ref is not None:
-                counts = self.model.values[ref].kind in ("i16", "i32")
-                self.most[ref] = (q if wide else self.largest_stored(op)) if counts else 0
+                self.most[ref] = most if self.model.values[ref].kind in ("i16", "i32") else 0
 
     def inputs(self, op: bnn.Op) -> None:
         values = self.model.values
         for what, ref in (("input", op.input), ("residual", op.residual)):
             self.require(ref is None or ref in self.most, f"{what} {ref} is not written yet")
         kind = values[op.input].kind
-        expected = {"bconv": "bits", "softmax": "f32", "log_softmax": "f32"}.get(op.kind, "i16")
+        expected = ["i16", "i32"] if op.kind in READS_I32 else ["i16"]
+        if op.kind in NO_INTEGERS:
+            expected = [NO_INTEGERS[op.kind]]
         if op.kind == "conv" and op.input == 0:
-            expected = "u8"
-        self.require(kind == expected, f"reads a value of kind {kind}, expected {expected}")
+            expected = ["u8"]
+        self.require(kind in expected, f"reads a value of kind {kind}, expected {' or '.join(expected)}")
         if op.kind in PAIRED:
             self.require(op.residual is not None, f"residual is missing, the second input of {op.kind}")
         if op.residual is not None:
-            kind, allowed = values[op.residual].kind, ("i16",) if op.kind in PAIRED else ("i16", "i32")
-            self.require(kind in allowed, f"the residual is of kind {kind}, expected {' or '.join(allowed)}")
+            allowed = {"mul": ("i16",), "concat": (kind,)}.get(op.kind, ("i16", "i32"))
+            second = values[op.residual].kind
+            self.require(second in allowed, f"the residual is of kind {second}, expected {' or '.join(allowed)}")
             self.require(op.kind not in WRITES_F32, f"has a residual, which {op.kind} does not take")
 
     def window(self, op: bnn.Op) -> None:
@@ -212,10 +231,13 @@ class Checker:
         expected: dict[str, tuple[str, ...]] = {key: (dtype,) for key, dtype in CONSTANTS[op.kind].items()}
         if op.kind in WEIGHTS:
             expected["weight"] = WEIGHTS[op.kind]
+        whole = ("i32",) if is_wide(model, op) else ("i16",)
+        if op.kind == "bconv":
+            expected["scale"] = whole
         if op.act in ("prelu", "table"):
-            expected["slope"] = ("i16",)
+            expected["slope"] = whole
         if op.threshold is not None and op.bits is not None:
-            expected["threshold"] = ("i16",)
+            expected["threshold"] = whole
         shapes: dict[str, list[tuple[int, ...]]] = {}
         shapes["scale"] = [(1,)] if op.kind == "linear" else [(channels,)] + [(2, channels)] * (op.kind == "bconv")
         shapes["slope"] = [(257,)] if op.act == "table" else [(channels,), (2, channels)]
@@ -259,8 +281,8 @@ class Checker:
         for what, part, n in zip(("channel", "row", "column"), parts, self.model.values[op.input].shape):
             inside = part.min() >= -1 and part.max() < n
             self.require(inside, f"weight names {what}s {part.min()} to {part.max()}, expected -1 to {n - 1}")
-        whole = LOW <= op.pad_value <= HIGH and float(op.pad_value).is_integer()
-        self.require(whole, f"pad_value is {op.pad_value}, expected a 16-bit integer")
+        wide = self.model.values[op.input].kind == "i32"
+        self.require_whole(wide, f"pad_value is {op.pad_value}", op.pad_value)
 
     def bilinear(self, op: bnn.Op, result: tuple[int, int]) -> None:
         table = integers(self.model, op.weight)
@@ -275,8 +297,15 @@ class Checker:
             fits = fraction.min() >= 0 and fraction.max() < 1 << 30
             self.require(fits, f"weight has fractions {fraction.min()} to {fraction.max()}, expected less than 2^30")
 
-    def outputs(self, op: bnn.Op, result: tuple[int, int, int]) -> bool:
-        """Kinds and shapes of what is written and added; returns whether an i32 is written."""
+    def require_whole(self, wide: bool, message: str, *numbers: float) -> None:
+        """Numbers of a record that are compared with, or put among, those of 16 or of 32 bits."""
+        low, high = (-WIDE, WIDE) if wide else (LOW, HIGH)
+        whole = all(low <= stored(n) <= high and stored(n).is_integer() for n in numbers)
+        kind = "16-bit integers" if len(numbers) > 1 else "a 16-bit integer"
+        self.require(whole, f"{message}, expected {'whole numbers within 2^30' if wide else kind}")
+
+    def outputs(self, op: bnn.Op, result: tuple[int, int, int]) -> None:
+        """Kinds and shapes of what is written and added."""
         values = self.model.values
         kinds = {ref: values[ref].kind for ref in (op.out, op.bits) if ref is not None}
         for ref in kinds:
@@ -294,44 +323,53 @@ class Checker:
         plain = op.residual is None and op.act == "none" and op.bits is None
         if op.kind in WRITES_F32:
             self.require(plain, f"{op.kind} writes f32 and has no residual, activation or bits")
-        if op.out is None:
-            return False
-        kind = kinds[op.out]
-        if kind == "i32":
-            self.require(op.kind == "conv" and op.input != 0, f"{op.kind} cannot write an i32")
-            self.require(plain, "writes an i32 and so has no residual, activation or bits")
-        else:
-            expected = "f32" if op.kind in WRITES_F32 else "i16"
-            self.require(kind == expected, f"writes a value of kind {kind}, expected {expected}")
-        return kind == "i32"
+        if op.out is not None:
+            kind, expected = kinds[op.out], ("f32",) if op.kind in WRITES_F32 else ("i16", "i32")
+            self.require(kind in expected, f"writes a value of kind {kind}, expected {' or '.join(expected)}")
 
     def activation(self, op: bnn.Op) -> None:
         self.require(op.act != "sigmoid", "sigmoid has no place in an integer file")
+        wide = is_wide(self.model, op)
         free = op.act != "table" or op.weight is None
         self.require(free, f"has a table, which {op.kind} does not take")
+        self.require(op.act != "table" or not wide, "has a table, which no wide op takes")
         if op.act in ("clamp", "step"):
             lo, hi = op.clamp
-            whole = all(LOW <= n <= HIGH and float(n).is_integer() for n in op.clamp)
-            self.require(whole, f"clamp_lo is {lo}, clamp_hi {hi}, expected 16-bit integers")
+            self.require_whole(wide, f"clamp_lo is {lo}, clamp_hi {hi}", lo, hi)
             self.require(op.act == "step" or lo <= hi, f"clamp_lo is {lo}, clamp_hi {hi}")
 
     def largest_stored(self, op: bnn.Op) -> int:
         """X: the largest |x| that the op can store as i16."""
         if op.act in ("clamp", "step"):
             return int(max(abs(n) for n in op.clamp))
-        if op.act == "none":
-            if op.kind == "concat":
-                return max(self.most[op.input], self.most[op.residual or 0])
-            if op.kind in ("maxpool", "channel_pad", "gather") and op.residual is None:
-                return max(self.most[op.input], int(abs(op.pad_value)) if op.kind == "gather" else 0)
-        return -LOW
+        moves = op.kind == "concat" or (op.kind in ("maxpool", "channel_pad", "gather") and op.residual is None)
+        return min(self.largest_read(op), -LOW) if op.act == "none" and moves else -LOW
+
+    def largest_wide(self, op: bnn.Op, u: int) -> int:
+        """X of an i32: the largest |x| that the op stores where |u| is at most `u`."""
+        if op.act in ("clamp", "step"):
+            return int(max(abs(stored(n)) for n in op.clamp))
+        if op.act == "prelu":
+            self.require(u < WIDE, f"may reach {u} before its prelu, expected less than 2^30")
+            slope = np.abs(integers(self.model, op.slope))
+            return (u * max(int(slope.max()), WIDE if slope.ndim == 1 else 0) >> 30) + 1
+        return u
+
+    def largest_read(self, op: bnn.Op) -> int:
+        """The largest |q| of an op that only moves numbers."""
+        most = self.most[op.input]
+        if op.kind == "concat":
+            most = max(most, self.most[op.residual or 0])
+        return max(most, int(abs(stored(op.pad_value)))) if op.kind == "gather" else most
 
     def largest(self, op: bnn.Op) -> int:
         """The largest |q| of any channel."""
+        reads_i32 = self.model.values[op.input].kind == "i32"
         if op.shift is None:
-            return -LOW
+            return self.largest_read(op) if reads_i32 else -LOW
         shift, offset = integers(self.model, op.shift), np.abs(integers(self.model, op.offset))
         most = MAX_WIDE_SHIFT if op.kind in ("linear", "avgpool", "mul") else MAX_SHIFT
+        most = MAX_I32_SHIFT if reads_i32 else most
         self.require(shift.max() <= most, f"shift is {shift.max()}, expected 0 to {most}")
         if op.kind == "linear":
             sums = np.abs(integers(self.model, op.weight)).sum(axis=1)
@@ -339,21 +377,23 @@ class Checker:
         if op.kind in ("avgpool", "mul"):
             taps = op.window[0] * op.window[1]
             self.require(taps <= MAX_TAPS, f"has {taps} taps, expected at most {MAX_TAPS}")
-            factor = -LOW * taps if op.kind == "avgpool" else LOW * LOW
+            x = self.most[op.input] if reads_i32 else -LOW
+            factor = x * (taps if op.kind == "avgpool" else -LOW)  # the sums stay below 2^62
             sums = factor * np.abs(integers(self.model, op.scale)) + offset
             return self.fits(_shifted(sums, shift) - LOW)
         sums = offset + (self.binary_sums(op) if op.kind == "bconv" else self.real_sums(op))
         self.fits(sums)
-        return int(_shifted(sums, shift).max())
+        return int(_shifted(sums.astype(np.int64), shift).max())
 
     def binary_sums(self, op: bnn.Op) -> np.ndarray:
         scale, window = two_rows(integers(self.model, op.scale))
         self.require(scale.min() >= 0, f"scale is {scale.min()}, expected 0 or more")
-        p = abs(float(np.float32(op.pad_value)))
+        p = abs(stored(op.pad_value))
         self.require(p <= MAX_PAD_VALUE, f"pad_value is {op.pad_value}, expected at most {MAX_PAD_VALUE} in size")
         taps = math.prod(self.model.tensors[op.weight or 0].shape[1:])
         both = scale if window is None else scale + np.abs(window)
-        return both * taps * max(1, math.ceil(p)) + (not p.is_integer())
+        exact = both.astype(object)  # 64 bits do not hold all products with an i32
+        return exact * (taps * max(1, math.ceil(p))) + int(not p.is_integer())
 
     def real_sums(self, op: bnn.Op) -> np.ndarray:
         weight = np.abs(real_weight(self.model, op))

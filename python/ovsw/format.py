@@ -206,12 +206,24 @@ def _ref(index: int | None) -> int:
 
 def lowest_minor(model: Model) -> int:
     """The first minor version that has everything this model uses."""
-    if any(op.kind == "round" for op in model.ops):
+    if any(op.kind == "round" or _has_wide_numbers(model, op) for op in model.ops):
         return 3
     if model.more_outputs or any(_is_new(model, op) for op in model.ops):
         return 2
     names = {model.numerics, *(v.kind for v in model.values), *(t.dtype for t in model.tensors)}
     return int(bool(names & _SINCE_1_1) or isinstance(model.metadata.get("labels"), str))
+
+
+def _has_wide_numbers(model: Model, op: Op) -> bool:
+    """Whether an op has something that came with 1.3. A conv over a map without epilogue could write an i32 before."""
+    if model.numerics != "integer":
+        return False
+    old = op.kind == "conv" and op.input != 0 and op.residual is None and op.act == "none" and op.bits is None
+    values = [op.input, *([] if old or op.out is None else [op.out])]
+    tensors = [ref for ref in (op.scale, op.slope, op.threshold) if ref is not None]
+    return any(model.values[ref].kind == "i32" for ref in values) or any(
+        model.tensors[ref].dtype == "i32" for ref in tensors
+    )
 
 
 def _is_new(model: Model, op: Op) -> bool:

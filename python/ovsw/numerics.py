@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ovsw import format as bnn
-from ovsw.bounds import HIGH, LOW, check, integers, real_weight, sides, two_rows, zero_points
+from ovsw.bounds import HIGH, LOW, check, integers, is_wide, real_weight, sides, stored, two_rows, zero_points
 
 __all__ = ["check", "exp", "log", "pixels", "run_op", "simulate", "simulate_values", "zero_points"]
 
@@ -86,20 +86,18 @@ def run_op(
     """
     if op.kind in _FLOATS:
         v = _FLOATS[op.kind](model, op, x)
-    elif op.out is not None and model.values[op.out].kind == "i32":
-        v = _core(model, op, x, None)
     else:
         q = _core(model, op, x, residual) if dots is None else _shifted(model, op, integers(model, op.scale) * dots)
         added = residual is not None and op.kind not in ("mul", "concat")
-        v = _activation(model, op, q + residual if added else q)
+        u = q + residual if added else q
+        v = _wide_activation(model, op, u) if is_wide(model, op) else _activation(model, op, u)
     return v, v >= (0 if op.threshold is None else integers(model, op.threshold))
 
 
 def _activation(model: bnn.Model, op: bnn.Op, u: np.ndarray) -> np.ndarray:
-    if op.act == "step":
-        return np.where(u >= 0, int(op.clamp[1]), int(op.clamp[0]))
-    if op.act == "clamp":
-        return np.clip(u, int(op.clamp[0]), int(op.clamp[1]))
+    if op.act in ("clamp", "step"):
+        low, high = (int(stored(n)) for n in op.clamp)
+        return np.clip(u, low, high) if op.act == "clamp" else np.where(u >= 0, high, low)
     v = np.clip(u, LOW, HIGH)
     if op.act == "prelu":
         below, above = two_rows(integers(model, op.slope))
@@ -110,6 +108,14 @@ def _activation(model: bnn.Model, op: bnn.Op, u: np.ndarray) -> np.ndarray:
         at, fraction = (v - LOW) >> 8, v & 255
         return (table[at] * (256 - fraction) + table[at + 1] * fraction + 128) >> 8
     return v
+
+
+def _wide_activation(model: bnn.Model, op: bnn.Op, u: np.ndarray) -> np.ndarray:
+    """Activations that clamp nothing to 16 bits; the slopes of a prelu are in steps of 2^-30."""
+    if op.act == "prelu":
+        below, above = two_rows(integers(model, op.slope))
+        return (u * np.where(u < 0, below, 1 << 30 if above is None else above) + (1 << 29)) >> 30
+    return u if op.act == "none" else _activation(model, op, u)
 
 
 def _core(model: bnn.Model, op: bnn.Op, x: np.ndarray, residual: np.ndarray | None) -> np.ndarray:
@@ -163,7 +169,7 @@ def _binary_sums(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
         counted = scale * ((1 - inside) @ per_tap.T)
         if window is not None:
             counted = counted + window * weight.shape[3] * (1 - inside).sum(axis=-1, keepdims=True)
-        sums += np.floor(np.float64(np.float32(op.pad_value)) * counted.astype(np.float64) + 0.5).astype(np.int64)
+        sums += np.floor(stored(op.pad_value) * counted.astype(np.float64) + 0.5).astype(np.int64)
     return sums
 
 
@@ -177,7 +183,8 @@ def _averages(op: bnn.Op, x: np.ndarray) -> np.ndarray:
         low, high = (0, n) if op.exclude_pad else (-p, n + p)
         counts.append(((at >= low) & (at < high)).sum(axis=1))
     counted = np.outer(*counts)[None, :, :, None]
-    return np.where(counted == taps, total, (2 * total * taps + counted) // (2 * counted))
+    whole, rest = np.divmod(total, counted)  # total * taps may exceed 64 bits
+    return np.where(counted == taps, total, whole * taps + (2 * rest * taps + counted) // (2 * counted))
 
 
 def _gather(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
@@ -185,7 +192,7 @@ def _gather(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:
     channels, rows, columns = np.split(integers(model, op.weight), np.cumsum(shape)[:2])
     taken = x[:, rows[:, None, None], columns[None, :, None], channels]
     missing = (rows < 0)[:, None, None] | (columns < 0)[None, :, None] | (channels < 0)
-    return np.where(missing, int(op.pad_value), taken)
+    return np.where(missing, int(stored(op.pad_value)), taken)
 
 
 def _bilinear(model: bnn.Model, op: bnn.Op, x: np.ndarray) -> np.ndarray:

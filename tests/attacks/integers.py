@@ -105,12 +105,44 @@ def mul(scale: int, offset: int, shift: int = 0, **fields: Any) -> bnn.Model:
     return one("mul", sums(scale, offset, shift), **{"residual": 1, **fields})
 
 
-def wide(offset: int) -> bnn.Model:
-    """A conv that writes an i32, value 3, of at most `offset`."""
+def wide(offset: int, tensors: Tensors | None = None, **fields: Any) -> bnn.Model:
+    """A conv that writes an i32, value 3; its sums are at most `offset`."""
     m = stem()
-    m.ops.append(bnn.Op("conv", "wide", 1, out=m.add_value("i32", *MAP)))
-    give(m, m.ops[1], {"weight": (np.zeros((2, 1, 1, 2), int), "i16"), **sums(None, offset, 0)})
+    m.ops.append(bnn.Op("conv", "wide", 1, out=m.add_value("i32", *MAP), **fields))
+    given = {"weight": (np.zeros((2, 1, 1, 2), int), "i16"), **sums(None, offset, 0), **(tensors or {})}
+    give(m, m.ops[1], given)
     return m
+
+
+def reading(
+    kind: str, most: int, tensors: Tensors | None = None, kind_out: str = "i32", shape: Any = MAP, **fields: Any
+) -> bnn.Model:
+    """An op that reads an i32 of at most `most`, value 3, and writes value 4."""
+    m = wide(most)
+    m.ops.append(bnn.Op(kind, "op", 3, out=m.add_value(kind_out, *shape), **fields))
+    give(m, m.ops[2], tensors or {})
+    return m if kind_out == "f32" else ended(m)
+
+
+def scaled(kind: str, scale: int, offset: int, shift: int, most: int, **fields: Any) -> bnn.Model:
+    """An avgpool or mul of an i32."""
+    return reading(kind, most, sums(scale, offset, shift), residual=1 if kind == "mul" else None, **fields)
+
+
+def wide_binary(scale: Any, offset: int, dtype: str = "i32", **fields: Any) -> bnn.Model:
+    """A bconv that writes an i32."""
+    m = retyped(binary(np.zeros_like(scale), offset, **fields), 3, "i32")
+    array = np.stack([np.zeros_like(scale), scale], -1).astype({"i16": "<i2", "i32": "<i4"}[dtype])
+    m.tensors[m.ops[OP].scale or 0] = bnn.Tensor(dtype, array.shape, array)
+    return m
+
+
+def sum_of_prelu(slope: int, residual: int) -> bnn.Model:
+    """A wide prelu of sums up to 2^30 - 1, and `residual` beside it."""
+    m = wide(2**30 - 1, {"slope": (np.array([0, slope]), "i32")}, act="prelu")
+    m.ops[0].act, m.ops[0].clamp = "clamp", (-float(residual), 0.0)
+    m.ops.append(bnn.Op("eltwise", "sum", 3, residual=1, out=m.add_value("i32", *MAP)))
+    return ended(m)
 
 
 def summed(offset: int) -> bnn.Model:
@@ -227,7 +259,9 @@ def short_std() -> bnn.Model:
 TWO = (1000, -1000)  # scale and window scale
 BINARY, PADDED_BINARY = INT32 - 18 * 1000, INT32 - 1 - 18 * 2000 * 3  # the largest offsets beside 18 taps of these
 ZERO_POINT = 1 + 65280 // 256  # of a mean of 1 and a weight of 1
-TABLE_OF = {"slope": (np.zeros(257, int), "i16")}
+WIDE = 2**30
+INDICES: Tensors = {"weight": (np.array((0, 1) * 3), "i32")}
+TABLE_OF: Tensors = {"slope": (np.zeros(257, int), "i16")}
 ATTACKS: dict[str, bnn.Model] = {
     "mean": ended(stem(mean=256.5), 1),
     "input-f32": retyped(ended(stem(), 1), 0, "f32"),
@@ -235,9 +269,7 @@ ATTACKS: dict[str, bnn.Model] = {
     "std-length": short_std(),
     "pool-of-pixels": changed(one("maxpool"), input=0),
     "eltwise-of-bits": changed(one("eltwise"), input=2),
-    "out-i32": retyped(one("maxpool"), 3, "i32"),
     "out-f32": one("eltwise", kind_out="f32"),
-    "stem-i32": retyped(ended(stem(), 1), 1, "i32"),
     "residual-bits": one("eltwise", residual=2),
     "clamp-part": one("eltwise", act="clamp", clamp=(0.0, 1.5)),
     "clamp-lo-part": one("eltwise", act="clamp", clamp=(-0.5, 1.0)),
@@ -280,9 +312,29 @@ ATTACKS: dict[str, bnn.Model] = {
     "conv-gathered": handed(INT32 - 199, "gather", -200.0),
     "conv-not-handed": handed(INT32 - 32767, "eltwise"),
     "conv-of-a-sum": handed(INT32 - 32767, "maxpool", residual=1),
-    "wide-bits": with_bits(wide(0)),
-    "wide-clamp": changed(wide(0), act="clamp", clamp=(0.0, 1.0)),
-    "wide-residual": changed(wide(0), residual=1),
+    "conv-of-i32": reading("conv", 0, {**sums(None, 0, 0), "weight": (np.zeros((2, 1, 1, 2)), "i16")}, window=(1, 1)),
+    "linear-of-i32": reading(
+        "linear",
+        0,
+        {**sums(None, 0, 0), "weight": (np.zeros((2, 8)), "i16"), "scale": (np.ones(1), "f32")},
+        "f32",
+        (2, 1, 1),
+    ),
+    "linear-i32": retyped(linear(1, 0), 3, "i32"),
+    "to-float-i32": retyped(one("eltwise"), 4, "i32"),
+    "wide-threshold-i16": with_bits(ended(wide(0, {"threshold": (np.ones(2), "i16")}))),
+    "wide-clamp": ended(wide(0, act="clamp", clamp=(0.0, WIDE + 128.0))),
+    "wide-clamp-low": ended(wide(0, act="clamp", clamp=(-WIDE - 128.0, 0.0))),
+    "wide-clamp-part": ended(wide(0, act="clamp", clamp=(0.0, 0.5))),
+    "wide-step": ended(wide(0, act="step", clamp=(WIDE + 128.0, 0.0))),
+    "wide-table": reading("eltwise", 0, TABLE_OF, act="table"),
+    "wide-slope-i16": ended(wide(0, {"slope": (np.ones(2), "i16")}, act="prelu")),
+    "wide-prelu": ended(wide(WIDE, {"slope": (np.ones(2), "i32")}, act="prelu")),
+    "wide-scale-i16": wide_binary(1, 0, "i16"),
+    "wide-mul-scale-i32": reading("mul", 0, {**sums(1, 0, 0), "scale": (np.ones(2), "i32")}, residual=1),
+    "wide-bconv-scale": wide_binary(-1, 0),
+    "wide-bconv-sum": wide_binary(INT32 // 18, INT32 % 18 + 1),
+    "wide-bconv-products": wide_binary((INT32, -INT32 - 1), 0, pad_value=1024.0),
     "linear-scale-0": linear(1, 0, scale=0.0),
     "linear-scale-nan": linear(1, 0, scale=float("nan")),
     "linear-scales": one(
@@ -301,10 +353,16 @@ ATTACKS: dict[str, bnn.Model] = {
     "avgpool-sum": avgpool(-1, INT32 - 65536 + 1),
     "mul-shift": mul(1, 0, 48),
     "mul-sum": mul(-1, INT32 - 32768 - 2**30 + 1),
+    "avgpool-of-i32-shift": scaled("avgpool", 1, 0, 63, 0),
+    "avgpool-of-i32": scaled("avgpool", 2, 1, 1, INT32 - 32768),
+    "mul-of-i32-shift": scaled("mul", 1, 0, 63, 0),
+    "mul-of-i32": scaled("mul", 1, 1, 15, INT32 - 32768),
     "mul-i32": paired("mul"),
     "concat-i32": paired("concat"),
+    "concat-of-i32-i16": reading("concat", 0, shape=(4, 2, 2), residual=1),
     "pad-value-part": indexed("gather", pad_value=0.5),
     "pad-value-32768": indexed("gather", pad_value=32768.0),
+    "pad-value-of-i32": reading("gather", 0, INDICES, pad_value=WIDE + 128.0),
     "bilinear-small-share": indexed("bilinear", 0, 0, 1, 1, 0, 0, 1, 0),
     "softmax-i16": one("softmax", kind_out="f32"),
     "to-float-no-offset": without(one("eltwise"), "offset", -1),
@@ -314,4 +372,7 @@ ATTACKS: dict[str, bnn.Model] = {
     "to-float-residual": logits_with(residual=1),
     "sum-wide": summed(INT32 - 32768 + 1),
     "sum-clamped": added(INT32 - 100 + 1),
+    "sum-of-i32": reading("eltwise", INT32 - 32768 + 1, residual=1),
+    "sum-of-gathered": reading("gather", INT32 - WIDE + 1, INDICES, pad_value=-float(WIDE), residual=3),
+    "sum-of-prelu": sum_of_prelu(-(2**31), 1),
 }

@@ -10,7 +10,7 @@ import numpy as np
 from ovsw import format as bnn
 
 from attacks import graphs, integers
-from attacks.integers import BINARY, INT32, PADDED_BINARY, TWO, ZERO_POINT, ended, stem
+from attacks.integers import BINARY, INDICES, INT32, PADDED_BINARY, TWO, WIDE, ZERO_POINT, ended, stem
 from support.files import File, with_metadata, with_name
 from support.models import small_model
 
@@ -109,6 +109,10 @@ def of_stem(**fields: Any) -> Callable[[], bytes]:
     return lambda: bnn.to_bytes(ended(stem(**fields), 1))
 
 
+def of_wide(*args: Any, **fields: Any) -> Callable[[], bytes]:
+    return lambda: bnn.to_bytes(ended(integers.wide(*args, **fields)))
+
+
 PAIRS = graphs.PAIRS
 LIMITS: dict[str, Callable[[], bytes]] = {
     "1024 outputs": model(outputs),
@@ -180,4 +184,17 @@ LIMITS: dict[str, Callable[[], bytes]] = {
     "integer: clamp to 16 bits": model(integers.one, "eltwise", act="clamp", clamp=(-32768.0, 32767.0)),
     "integer: q + residual = 2^31 - 1": model(integers.summed, INT32 - 32768),
     "integer: q + a clamped residual = 2^31 - 1": model(integers.added, INT32 - 100),
+    "integer: wide clamp": of_wide(0, act="clamp", clamp=(-float(WIDE), float(WIDE))),
+    "integer: wide step": of_wide(0, act="step", clamp=(float(WIDE), -float(WIDE))),
+    "integer: wide prelu": of_wide(WIDE - 1, {"slope": (np.full(2, -(2**31)), "i32")}, act="prelu"),
+    "integer: wide bconv": model(integers.wide_binary, INT32 // 18, INT32 % 18),
+    "integer: avgpool of i32": model(integers.scaled, "avgpool", 2, 0, 1, INT32 - 32768),
+    "integer: avgpool of i32 shifted by 62": model(integers.scaled, "avgpool", 1, 0, 62, INT32),
+    "integer: mul of i32": model(integers.scaled, "mul", 1, 0, 15, INT32 - 32768),
+    "integer: mul of i32 shifted by 62": model(integers.scaled, "mul", -32768, 0, 62, INT32),
+    "integer: gather of i32": model(
+        integers.reading, "gather", INT32 - WIDE, INDICES, pad_value=-float(WIDE), residual=3
+    ),
+    "integer: i32 + residual = 2^31 - 1": model(integers.reading, "eltwise", INT32 - 32768, residual=1),
+    "integer: prelu + residual = 2^31 - 1": model(integers.sum_of_prelu, -(2**31) + 1, 1),
 }

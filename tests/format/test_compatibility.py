@@ -2,7 +2,7 @@
 words that say so.
 
 tests/data/compat has files with their outputs, each written and run by the package as it was when its version was new:
-`first` (1.0), `integers` (1.1), `prelu` (the first of 1.2), `everything` (all of 1.2) and `round` (1.3, float only).
+`first` (1.0), `integers` (1.1), `prelu` (the first of 1.2), `everything` (all of 1.2), `round` and `wide` (1.3).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_there_are_files_of_every_version() -> None:
     assert {path.name for path in FOLDER.glob("*.bnn")} == set(FILES)
     kinds = {(bnn.read(FOLDER / name).numerics, about["format"]) for name, about in FILES.items()}
     assert {("float", f"1.{minor}") for minor in range(bnn.MINOR + 1)} <= kinds
-    assert {("integer", f"1.{minor}") for minor in range(1, bnn.MINOR)} <= kinds  # 1.3 adds nothing to integers
+    assert {("integer", f"1.{minor}") for minor in range(1, bnn.MINOR + 1)} <= kinds
 
 
 # --- newer files -----------------------------------------------------------------------------------------------------

@@ -152,7 +152,9 @@ def test_bounds_of_numerics() -> None:
     assert f"|p| <= {bounds.MAX_PAD_VALUE}" in text
     assert f"N <= {bounds.MAX_TAPS}" in text
     assert f"|mean[c]| <= {bounds.MAX_MEAN}" in text
-    assert set(re.findall(r"s <= (\d+)", text)) == {str(bounds.MAX_SHIFT), str(bounds.MAX_WIDE_SHIFT)}
+    assert set(re.findall(r"s <= (\d+)", text)) == {
+        str(most) for most in (bounds.MAX_SHIFT, bounds.MAX_WIDE_SHIFT, bounds.MAX_I32_SHIFT)
+    }
     assert f"at most {bounds.MAX_PAD_VALUE} in size" in section("bconv")
     described = set(re.findall(r"^### (\w+)", text, re.M)) | {"log_softmax"}
     assert set(bnn.OP_KINDS) <= described

@@ -13,6 +13,7 @@ import pytest
 
 from ovsw import format as bnn
 
+from support.integers import set_kind, small
 from support.models import same_model, small_model, tiny_model
 
 
@@ -100,6 +101,40 @@ def test_what_came_with_1_2(name: str) -> None:
     data = bnn.to_bytes(model)
     assert data[8:12] == bytes([1, 0, 2, 0])
     assert same_model(bnn.from_bytes(data), model)
+
+
+def with_i32(*edits: Callable[[bnn.Model], None]) -> bnn.Model:
+    """An i32 that a conv writes and a bconv adds, which 1.1 has; `edits` make it a file of 1.3."""
+    m = small()
+    for edit in edits:
+        edit(m)
+    return m
+
+
+def set_integers(index: int, field: str) -> Callable[[bnn.Model], None]:
+    return lambda m: setattr(m.ops[index], field, m.add_tensor(np.arange(4), "i32"))
+
+
+WIDE: dict[str, Callable[[bnn.Model], None]] = {
+    "an activation": set_op(2, act="clamp", clamp=(-1.0, 70000.0)),
+    "bits": lambda m: setattr(m.ops[2], "bits", m.add_value("bits", 4, 6, 6)),
+    "a residual": set_op(2, residual=3),
+    "a bconv that writes it": set_kind(3, "i32"),
+    "a conv over pixels that writes it": set_kind(1, "i32"),
+    "a maxpool that reads it": set_kind(6, "i32"),
+    "a threshold": set_integers(1, "threshold"),
+    "a slope": set_integers(1, "slope"),
+    "a scale": set_integers(1, "scale"),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_what_came_with_1_3(name: str) -> None:
+    assert bnn.to_bytes(with_i32(WIDE[name]))[8:12] == bytes([1, 0, 3, 0])
+
+
+def test_an_i32_without_more_is_of_1_1() -> None:
+    assert bnn.to_bytes(with_i32())[8:12] == bytes([1, 0, 1, 0])
 
 
 def test_without_it_the_file_is_1_0() -> None:

@@ -1,4 +1,6 @@
-"""Random whole models over every op, activation and field of format 1.2, in both numerics, valid by construction.
+"""Random whole models over every op, activation and field of format 1.3, in both numerics, valid by construction.
+
+Integer models of an odd seed may have wide ops (version 1.3), all others are of version 1.2 at most.
 
 A model is that of a seed and a number of draws. With fewer draws it begins in the same way, which helps to find the op
 that a failure comes from.
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ovsw import format as bnn
-from ovsw.bounds import INT32, Checker, sides
+from ovsw.bounds import INT32, READS_I32, WIDE, Checker, is_wide, sides
 
 CHANNELS = (1, 2, 3, 5, 16, 17, 64, 65, 130)
 SIDES = (1, 1, 2, 3, 4, 5, 7, 9)
@@ -34,6 +36,7 @@ class Graph:
     def __init__(self, seed: int, numerics: str, draws: int) -> None:
         self.rng = rng = random.Random(f"{numerics} {seed}")
         self.whole = numerics == INTEGER
+        self.widens = self.whole and seed % 2 == 1
         self.noise = np.random.default_rng(rng.getrandbits(32))
         c, h, w = rng.choice((1, 2, 3, 4)), rng.choice(SIDES), rng.choice(SIDES)
         self.model = m = bnn.Model([], [], [], output=0, mean=0, std=1, numerics=numerics)
@@ -66,7 +69,8 @@ class Graph:
             self.add(rng.choice(("linear", "to_float")))
         for end in self.unread("bits"):
             self.add("bconv", plain=True, source=end)
-        for end in self.unread(self.number)[-4:] if self.whole else []:
+        ends = sorted([*self.unread(self.number), *(self.unread("i32") if self.widens else [])])
+        for end in ends[-4:] if self.whole else []:
             self.add("to_float", source=end)
         maps = [i for i, v in enumerate(m.values) if v.kind == "f32"]
         chosen = [i for i in self.unread("f32") if self.chance(0.9)] or [maps[-1]]
@@ -86,6 +90,8 @@ class Graph:
         wanted = {"bconv": ("bits",), "softmax": ("f32",), "log_softmax": ("f32",)}.get(kind, (self.number,))
         if kind == "conv" and self.whole:
             wanted = ("u8", "i16")
+        if self.widens and kind in READS_I32:
+            wanted = ("i16", "i32")
         if (kind == "to_float" and not self.whole) or (kind == "round" and self.whole):
             return []
         found = [i for i, v in enumerate(self.model.values) if v.kind in wanted]
@@ -96,8 +102,8 @@ class Graph:
     def partners(self, index: int) -> list[int]:
         """What can be put behind the channels of a map."""
         c, h, w = self.model.values[index].shape
-        values = enumerate(self.model.values)
-        same = [(i, v) for i, v in values if v.kind == self.number and (v.h, v.w) == (h, w)]
+        kind, values = self.model.values[index].kind, enumerate(self.model.values)
+        same = [(i, v) for i, v in values if v.kind == kind and (v.h, v.w) == (h, w)]
         return [i for i, v in same if v.c + c <= MOST_CHANNELS]
 
     def add(self, kind: str, plain: bool = False, source: int = 0, beside: bnn.Op | None = None) -> None:
@@ -126,21 +132,24 @@ class Graph:
             op.residual = rng.choice(self.partners(source))
             c += m.values[op.residual].c
         elif kind == "mul":
-            self.mean_of(source)
+            self.mean_of(source, needed=not self.addable((self.number,), (c, h, w), spread=True))
             op.residual = rng.choice(self.addable((self.number,), (c, h, w), spread=True)[-3:])
         elif kind == "eltwise":
             self.mean_of(source)
         self.weight(op, (c, h, w))
         last = kind in ("softmax", "log_softmax") or (self.whole and kind in LAST)
-        wide = self.whole and kind == "conv" and source != 0 and not plain and beside is None and self.chance(0.4)
-        if not (last or wide or plain):
-            self.epilogue(op, (c, h, w))
-        stores = "out" if last or wide or plain else rng.choice(("out", "bits", "both", "both"))
+        short = self.whole and kind == "conv" and source != 0 and not plain and beside is None and self.chance(0.4)
+        wide = self.widens and not (last or plain or short) and self.chance(0.6)
+        if not (last or short or plain):
+            self.epilogue(op, (c, h, w), wide)
+        stores = "out" if last or short or plain else rng.choice(("out", "bits", "both", "both"))
         if stores != "bits":
-            op.out = m.add_value("f32" if last else "i32" if wide else self.number, c, h, w)
+            op.out = m.add_value("f32" if last else "i32" if wide or short else self.number, c, h, w)
         if stores != "out":
             op.bits = m.add_value("bits", c, h, w)
-            if self.chance(0.4):
+            if wide and (op.out is None or self.chance(0.4)):
+                op.threshold = self.integers((c,), rng.choice((9000, 1 << 24, INT32)), "i32")
+            elif not wide and self.chance(0.4):
                 op.threshold = self.tensor((c,), 1.0, "f32") if not self.whole else self.integers((c,), 9000, "i16")
         if self.whole:
             self.integer_constants(op, c)
@@ -151,7 +160,7 @@ class Graph:
         m.ops.append(op)
         if self.whole:
             self.checker.op(len(m.ops) - 1, op)
-        if wide:
+        if short:
             self.add("bconv" if self.beside(op, "bconv") else "conv", beside=op)
 
     def beside(self, op: bnn.Op, kind: str) -> int:
@@ -161,11 +170,11 @@ class Graph:
         same = [i for i, v in enumerate(self.model.values) if v.kind == wanted and (v.h, v.w) == (h, w)]
         return same[-1] if same else 0
 
-    def mean_of(self, source: int) -> None:
+    def mean_of(self, source: int, needed: bool = False) -> None:
         """Often, for an op that can take a map of one pixel as its second: the mean of its input."""
         m = self.model
         c, h, w = m.values[source].shape
-        if h * w > 1 and source != 0 and self.chance(0.4):
+        if needed or (h * w > 1 and source != 0 and self.chance(0.4)):
             op = bnn.Op("avgpool", f"mean{len(m.ops)}", source, window=(h, w), out=m.add_value(self.number, c, 1, 1))
             if self.whole:
                 self.integer_constants(op, c)
@@ -221,6 +230,8 @@ class Graph:
             parts = [self.noise.integers(low, n, count) for n, count in zip((c, h, w), result)]
             op.weight = m.add_tensor(np.concatenate(parts), "i32")
             op.pad_value = float(rng.choice((0, -5, 1000, -32768) if self.whole else (0, -1.5, 0.75)))
+            if m.values[op.input].kind == "i32":
+                op.pad_value = float(rng.choice((op.pad_value, 1 << 20, WIDE, -WIDE)))
         elif op.kind == "bilinear":
             op.weight = m.add_tensor(np.concatenate([self.pairs(h, result[1]), self.pairs(w, result[2])]), "i32")
 
@@ -238,20 +249,39 @@ class Graph:
         shapes = (shape, (shape[0], 1, 1)) if spread else (shape,)
         return [i for i, v in enumerate(self.model.values) if v.kind in kinds and v.shape in shapes]
 
-    def epilogue(self, op: bnn.Op, shape: tuple[int, int, int]) -> None:
+    def largest_core(self, op: bnn.Op) -> int:
+        """|q| of an op without constants, or what `integer_constants` leaves to one that has them."""
+        if op.kind in ("bconv", "conv", "avgpool", "mul") or self.model.values[op.input].kind != "i32":
+            return 5 << 27
+        return self.checker.largest_read(op)
+
+    def epilogue(self, op: bnn.Op, shape: tuple[int, int, int], wide: bool) -> None:
         """Residual and activation."""
         rng = self.rng
         if op.kind not in ("mul", "concat"):
             kinds = ("i16", "i32") if self.whole else ("f32",)
             found = self.addable(kinds, shape, spread=op.kind == "eltwise")
+            if self.widens:
+                found = [i for i in found if self.checker.most[i] + self.largest_core(op) <= INT32]
             if found and op.residual is None and self.chance(0.6):
                 op.residual = rng.choice(found)
         acts = ["none", "clamp", "prelu", "step", *(["sigmoid"] if not self.whole else [])]
-        if self.whole and op.weight is None:
+        if self.whole and op.weight is None and not wide:
             acts.append("table")
+        added = 0 if op.residual is None or op.kind in ("mul", "concat") else self.checker.most.get(op.residual, 0)
+        if wide and self.largest_core(op) + added >= WIDE:
+            acts.remove("prelu")
         op.act = rng.choice(acts)
         rows = (2, shape[0]) if self.chance(0.4) else (shape[0],)
-        if self.whole:
+        if wide:
+            if op.act == "clamp":
+                lo = rng.choice((-WIDE, -(1 << 24), -100, 0, 5))
+                op.clamp = (lo, float(np.float32(rng.randint(max(lo, 0), rng.choice((1 << 17, WIDE))))))
+            elif op.act == "step":
+                op.clamp = (rng.choice((-WIDE, 0, 7)), rng.choice((WIDE, 70000, -5)))
+            elif op.act == "prelu":
+                op.slope = self.integers(rows, INT32, "i32")
+        elif self.whole:
             if op.act == "clamp":
                 lo = rng.choice((-32768, -16384, -100, 0, 5))
                 op.clamp = (lo, rng.randint(max(lo, 0), 32767))
@@ -296,35 +326,35 @@ class Graph:
             op.scale, op.offset = self.tensor((c,), 0.01, "f64"), self.tensor((c,), 1.0, "f64")
         if op.kind not in ("bconv", "conv", "linear", "avgpool", "mul"):
             return
-        wide = op.kind in ("linear", "avgpool", "mul")
+        wide, reads_i32 = is_wide(m, op), m.values[op.input].kind == "i32"
+        long = op.kind in ("linear", "avgpool", "mul")  # sums in 64 bits
         if op.kind in ("bconv", "avgpool", "mul"):
             largest, typical = self.sizes(op)
-            most = 32767 if wide else min(32767, (1 << 29) // largest)
+            most = 32767 if long else (1 << 28) // largest if wide else min(32767, (1 << 29) // largest)
             scale = self.between(0 if op.kind == "bconv" else -most, most, c)
             counted = np.abs(scale)
             if op.kind == "bconv" and self.chance(0.3):
                 window = self.between(-most, most, c)
-                op.scale, counted = m.add_tensor(np.stack([scale, window]), "i16"), counted + np.abs(window)
-            else:
-                op.scale = m.add_tensor(scale, "i16")
+                scale, counted = np.stack([scale, window]), counted + np.abs(window)
+            op.scale = m.add_tensor(scale, "i32" if wide and op.kind == "bconv" else "i16")
             sums, usual = counted * largest + 1, max(1.0, float(counted.max()) * typical)
         else:
             weight = np.abs(m.tensors[op.weight or 0].array.astype(np.int64)).reshape(c, -1)
-            factor = 512 if op.input == 0 else 32768 if wide else self.checker.most[op.input]
+            factor = 512 if op.input == 0 else 32768 if long else self.checker.most[op.input]
             if op.input == 0 and m.tensors[op.weight or 0].dtype == "i8":
                 factor *= 256
             sums = weight.sum(axis=1) * factor + 1
             usual = max(1.0, float(weight.mean()) * factor / 2 * math.sqrt(weight.shape[1]))
-        shift = max(0, round(math.log2(usual)) - rng.randint(11, 15))
-        if wide:
-            shift = min(47, max(shift, math.ceil(math.log2(float(sums.max()) + (1 << 20))) - 28))
-        if op.kind == "avgpool" and self.chance(0.3):  # every rounding of a mean can be seen
+        shift = max(0, round(math.log2(usual)) - rng.randint(11, 26 if wide else 15))
+        if long:
+            shift = min(62 if reads_i32 else 47, max(shift, math.ceil(math.log2(float(sums.max()) + (1 << 20))) - 28))
+        if op.kind == "avgpool" and not reads_i32 and self.chance(0.3):  # every rounding of a mean can be seen
             scale = self.noise.integers(-4, 5, c)
             m.tensors[op.scale or 0].array, shift = scale.astype("<i2"), op.window[0].bit_length()
-        shift = min(shift, 47 if wide else 31)
-        room = 1 << min(shift + 13, 20 if wide else 29)
+        shift = min(shift, 62 if reads_i32 else 47 if long else 31)
+        room = 1 << min(shift + 13, 20 if long else 29)
         offset = self.between(-room, room, c)
-        if not wide and op.residual is None and op.act != "none" and self.chance(0.2):
+        if not (long or wide) and op.residual is None and op.act != "none" and self.chance(0.2):
             offset[0] = rng.choice((1, -1)) * (INT32 - int(sums[0]))
         op.offset, op.shift = m.add_tensor(offset, "i32"), m.add_tensor(np.full(c, shift), "u8")
         if op.kind == "linear":
@@ -332,11 +362,12 @@ class Graph:
 
     def sizes(self, op: bnn.Op) -> tuple[int, float]:
         """The largest core of an op with a scale, and one that is not unusual."""
+        most = self.checker.most[op.input] if self.model.values[op.input].kind == "i32" else 32768
         if op.kind == "mul":
-            return 1 << 30, float(1 << 24)
+            return most << 15, most * 512.0
         taps = op.window[0] * op.window[1]
         if op.kind == "avgpool":
-            return 32768 * taps, 8192.0 * taps
+            return most * taps, most * taps / 4
         k = math.prod(self.model.tensors[op.weight or 0].shape[1:])
         return k * max(1, math.ceil(abs(op.pad_value))), math.sqrt(k)
 
@@ -347,8 +378,8 @@ class Extreme(Graph):
     """
 
     def integers(self, shape: tuple[int, ...], most: int, dtype: str) -> int:
-        if most == 32767 and len(shape) < 3:  # slopes, tables: any 16 bits
-            return self.model.add_tensor(self.between(-32768, 32767, shape), dtype)
+        if most in (32767, INT32) and len(shape) < 3:  # slopes, tables: any 16 or 32 bits
+            return self.model.add_tensor(self.between(-most - 1, most, shape), dtype)
         return super().integers(shape, most, dtype)
 
     def between(self, low: int, high: int, shape: int | tuple[int, ...]) -> np.ndarray:
@@ -381,6 +412,8 @@ def features(model: bnn.Model) -> set[str]:
             "two rows of scale": op.scale is not None and model.tensors[op.scale].array.ndim == 2,
             "two slopes": op.slope is not None and model.tensors[op.slope].array.ndim == 2,
             "threshold": op.threshold is not None,
+            "wide": is_wide(model, op),
+            "reads i32": model.values[op.input].kind == "i32",
             "residual": op.residual is not None,
             "residual i32": op.residual is not None and model.values[op.residual].kind == "i32",
             "spread": op.residual is not None
@@ -388,4 +421,5 @@ def features(model: bnn.Model) -> set[str]:
             and model.values[op.input].shape[1:] != (1, 1),
         }
         found |= {f"{op.kind} {name}" for name, marked in marks.items() if marked}
+        found |= {f"wide {op.act}"} if is_wide(model, op) else set()
     return found

@@ -52,7 +52,9 @@ class Reading:
         written = op.bits if op.out is None else op.out
         assert written is not None
         self.shape = model.values[written].shape
-        self.wide = op.out is not None and model.values[op.out].kind == "i32"
+        kind = "" if op.out is None else model.values[op.out].kind
+        dtype = "" if op.threshold is None else model.tensors[op.threshold].dtype
+        self.wide = "i32" in (kind, dtype)
 
     def run(self) -> tuple[Map, Map]:
         if self.op.kind in ("softmax", "log_softmax"):
@@ -60,7 +62,7 @@ class Reading:
         core: Callable[[int, int, int], Any] = getattr(self, self.op.kind)
         channels, height, width = self.shape
         out: Map = [[[core(y, x, k) for k in range(channels)] for x in range(width)] for y in range(height)]
-        if self.op.kind in ("linear", "to_float") or self.wide:
+        if self.op.kind in ("linear", "to_float"):
             return out, []
         for y, x, k in itertools.product(range(height), range(width), range(channels)):
             u = out[y][x][k]
@@ -82,6 +84,11 @@ class Reading:
             return int(min(max(u, lo), hi))
         if op.act == "step":
             return int(hi if u >= 0 else lo)
+        if self.wide:
+            if op.act == "prelu":
+                below, above = slope if isinstance(slope[0], list) else (slope, [2**30] * len(slope))
+                u = (u * (below if u < 0 else above)[k] + 2**29) // 2**30
+            return u
         v = clamp16(u)
         if op.act == "prelu":
             both = isinstance(slope[0], list)

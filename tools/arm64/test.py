@@ -35,7 +35,7 @@ TABLES = {"cortex-a76": "arm_neon_dot", "cortex-a72": "arm_neon"}  # that kernel
 
 def jobs() -> list[tuple[str, list[str]]]:
     """(CPU, arguments for pytest), the longest first."""
-    kernels = [KERNELS, *(f"tests/kernels/test_{name}.py" for name in ("integer", "epilogue"))]
+    kernels = [KERNELS, *(f"tests/kernels/test_{name}.py" for name in ("integer", "epilogue", "wide"))]
     bits = ["tests/kernels/test_bits.py", "-k", "everywhere and arm_neon"]  # on a CPU with dotprod, both tables
     whole = [ISA, "tests/runtime/test_engine.py"]
     files = [f"tests/format/test_{name}.py" for name in ("document", "round_trips", "damaged", "attacks", "hostile")]
