@@ -94,6 +94,12 @@ def options(p: argparse.ArgumentParser) -> None:
         "--stem", choices=CHOICES["stem"], help="width of the first layer (default: as trained, else as --weights)"
     )
     p.add_argument(
+        "--stream",
+        choices=CHOICES["stream"],
+        default="auto",
+        help="width of residual streams that no clamp bounds (default: %(default)s, which is int32)",
+    )
+    p.add_argument(
         "--zero-weights",
         choices=CHOICES["zero_weights"],
         default="refuse",

@@ -41,6 +41,7 @@ class _Map:
     n: Tensor
     steps: float
     centre: Tensor
+    largest: float = 32768.0
 
     @property
     def real(self) -> Tensor:
@@ -99,7 +100,8 @@ class OpCheck:
         above = stored + np.asarray(low.centre) - threshold * low.steps
         reached = np.where(strict, above > 0, above >= 0) | (np.abs(above) < 1e-9 * np.abs(stored))
         missed = np.where(strict, above - 1 <= 0, above - 1 < 0) | (np.abs(above - 1) < 1e-9 * np.abs(stored))
-        if not ((reached | (stored == 32767)) & (missed | (stored == -32768))).all():
+        last = np.iinfo(np.int32 if low.kind == "i32" else np.int16)
+        if not ((reached | (stored == last.max)) & (missed | (stored == last.min))).all():
             self.fault(low.fused, "a threshold is not the first number that reaches the real one")
 
     def _multipliers(self, record: bnn.Op, low: Lowered) -> None:
@@ -112,9 +114,10 @@ class OpCheck:
         rows = np.atleast_2d(low.constants["scale"][1])
         factor = self.factor(low) * 2.0 ** low.constants["shift"][1].astype(float)
         expected = (np.abs(a) if isinstance(core, ir.Dot) else a) * factor
-        self._near(op, "multiplier", rows[0], np.clip(expected, -32767, 32767), _HALF)
+        most = 2.0**31 if low.constants["scale"][0] == "i32" else 32767
+        self._near(op, "multiplier", rows[0], np.clip(expected, -most, most), _HALF)
         if isinstance(core, ir.Dot) and core.window_scale is not None:
-            self._near(op, "window scale", rows[1], np.clip(a * core.window_scale * factor, -32767, 32767), _HALF)
+            self._near(op, "window scale", rows[1], np.clip(a * core.window_scale * factor, -most, most), _HALF)
 
     def factor(self, low: Lowered) -> float:
         """Steps of the result for one of the core's sums."""
@@ -177,9 +180,9 @@ class _Op:
         if self.low.kind == "f32":
             self.floats(stored, before, slack)
             return
-        self.integers(stored, before, slack)
+        slack_after = self.integers(stored, before, slack)
         if op.sign is not None:
-            self.bits(_channels_first(bits), before, slack)
+            self.bits(_channels_first(bits), before, slack, slack_after)
 
     def known_dots(self) -> np.ndarray | None:
         """A binary convolution's exact dot products as the file's weights have them: some channels are negated."""
@@ -226,7 +229,7 @@ class _Op:
             if isinstance(core, (ir.AvgPool, ir.Mul)):
                 slack = self.scaled(core, y)
             elif isinstance(core, ir.Gather):
-                slack = column(_HALF)
+                slack = column(_HALF + abs(core.value) * low.steps * 2.0**-24)
             elif core.copies_input and core.averages:
                 slack = _HALF + y.abs().amax() * self.maps[op.source].steps * 2.0**-12
         if op.affine is not None and not isinstance(core, (ir.Conv, ir.Linear)):
@@ -252,7 +255,7 @@ class _Op:
         a = _scale(op)
         if isinstance(core, ir.AvgPool):
             taps = core.window[0] * core.window[1]
-            slack = self.line(y * (source.steps * taps), a * low.sum_steps / source.steps / taps, 32768.0 * taps)
+            slack = self.line(y * (source.steps * taps), a * low.sum_steps / source.steps / taps, source.largest * taps)
             if not any(core.pad) and not core.ceil:
                 return slack
             inside = core.compute(torch.ones_like(source.n[:1]))  # padding counts nothing, and so has no centre either
@@ -298,7 +301,7 @@ class _Op:
 
     def steep(self) -> Tensor:
         """Channels whose scale is too large for a multiplier: their signs are right, their values need not be."""
-        if not isinstance(self.op.core, (ir.Dot, ir.AvgPool)):
+        if not isinstance(self.op.core, (ir.Dot, ir.AvgPool)) or self.low.kind == "i32":
             return torch.zeros(1, dtype=torch.bool)
         return column(np.abs(_scale(self.op)) * self.check.factor(self.low)) > 32767
 
@@ -313,7 +316,8 @@ class _Op:
             self.fault(f"results are off by {float(off.max()):.3g}, {float(allowed.max()):.3g} is allowed")
         self.maps[self.op.value] = _Map(stored, 0.0, column(0.0))
 
-    def integers(self, stored: Tensor, before: Tensor, slack: Tensor) -> None:
+    def integers(self, stored: Tensor, before: Tensor, slack: Tensor) -> Tensor:
+        """Returns by how many steps the result may be off, after the activation."""
         op, low, act = self.op, self.low, self.op.act
         after = before if act is None else act.compute(before)
         if act is not None and jumps(act):
@@ -329,10 +333,15 @@ class _Op:
         elif act is not None and act.kind == "clamp":
             slack = slack.clamp(min=_HALF)
         elif act is not None and act.kind == "prelu":
-            after = act.compute(before.clamp(-32768 / low.sum_steps, 32768 / low.sum_steps))
+            if low.kind == "i16":
+                before = before.clamp(-32768 / low.sum_steps, 32768 / low.sum_steps)
+            after = act.compute(before)
             slopes = [np.abs(s) for s in (act.slope, act.positive) if s is not None]
             steepest = column(np.maximum.reduce([np.ones(op.value.shape[0]), *slopes]))
-            slack = slack * steepest + _HALF + before.abs() * (low.sum_steps * 2.0**-14)
+            unit, half = (
+                (2.0**-14, 0.0) if low.kind == "i16" else (2.0**-30, 0.5)
+            )  # a wide one does not scale the centre
+            slack = slack * steepest + _HALF + half * (1 + steepest) + before.abs() * (low.sum_steps * unit)
         elif act is not None:
             between = 2 + _CURVE * (256 / low.sum_steps) ** 2 * low.steps
             slack = between + slack * (low.steps / low.sum_steps / 4)  # a sigmoid rises by 1/4 at most
@@ -352,9 +361,10 @@ class _Op:
         if low.kind == "i16":
             own = own.clamp(lo, hi)
         near = torch.where((stored - own).abs() <= 1 + _EXACT, stored, own.round())
-        self.maps[op.value] = _Map(near, low.steps, centre)
+        self.maps[op.value] = _Map(near, low.steps, centre, 2.0**31 if low.kind == "i32" else 32768.0)
+        return slack
 
-    def bits(self, stored: Tensor, before: Tensor, slack: Tensor) -> None:
+    def bits(self, stored: Tensor, before: Tensor, slack: Tensor, slack_after: Tensor) -> None:
         op, low, sign = self.op, self.low, self.op.sign
         assert sign is not None
         after = before if op.act is None else op.act.compute(before)
@@ -364,7 +374,7 @@ class _Op:
         if op.act is not None and op.act.kind not in ("clamp", "prelu"):
             near = torch.ones_like(stored)
         else:
-            near = (after - threshold).abs() * low.steps <= torch.where(exact, slack - 0.5, slack)
+            near = (after - threshold).abs() * low.steps <= torch.where(exact, slack - 0.5, slack_after)
         own, at = self.values[sign], self.values[sign.inputs[0]]
         ties = self.ties(at == threshold, after == threshold, stored != own, slack)
         wrong = torch.where(ties, stored != own, (stored != expected) & ~near)

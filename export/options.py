@@ -27,7 +27,8 @@ WIDTHS = ("int16", "int8")
 CHOICES = {
     "numerics": ("auto", "integer", "float"),
     "weights": WIDTHS,
-    "stem": WIDTHS,
+    "stem": (*WIDTHS, "int24"),
+    "stream": ("auto", "int32", "int16"),
     "zero_weights": ("refuse", "plus"),
 }
 
@@ -41,7 +42,9 @@ class ExportOptions:
     channel, or the name of a normalisation in `ovsw.networks`. `labels` is a file, the name of a built-in list, "none",
     or the names. `numerics` is "auto" (integer where the network allows it), "integer" or "float". `weights` and `stem`
     are the widths of real weights in integer files, "int16" or "int8"; the default is the arithmetic in which the
-    checkpoint was trained, else int16. `calibration` are images for the scales of what is not clamped: a folder, uint8
+    checkpoint was trained, else int16. A stem of "int24" is two convolutions; in a 32-bit stream it is the default
+    where it costs next to nothing. `stream` is the width of residual streams that no clamp bounds; "auto" is int32.
+    `calibration` are images for the scales of what is not clamped: a folder, uint8
     (n, height, width, channels) or normalised float32 (n, channels, height, width); the default is some of `images`,
     else synthetic ones.
     """
@@ -54,6 +57,7 @@ class ExportOptions:
     numerics: str = "auto"
     weights: str | None = None
     stem: str | None = None
+    stream: str = "auto"
     zero_weights: str = "refuse"
     verify: int = 4
     images: str | None = None
@@ -80,11 +84,13 @@ class ExportOptions:
         """Whether a float file is not what was asked for."""
         return self.numerics == "integer" or self.weights == "int8" or self.stem is not None
 
-    def widths(self, trained: dict[str, str]) -> tuple[str, str]:
-        """Of the real weights and of the stem's: as asked for, as the network was trained, or 16 bits."""
+    def widths(self, trained: dict[str, str]) -> tuple[str, str | None]:
+        """Of the real weights and of the stem's: as asked for, as the network was trained, or 16 bits.
+
+        A stem of None is as wide as the other weights, or wider where that costs little.
+        """
         weights = self.weights or trained.get("weights", "int16")
-        as_trained = self.weights is None and "stem" in trained
-        return weights, self.stem or (trained["stem"] if as_trained else weights)
+        return weights, self.stem or (trained.get("stem") if self.weights is None else None)
 
     def input_of(self, source: Source) -> tuple[InputSpec, list[str]]:
         """The source's input with what the options change of it, and the names of the classes."""

@@ -188,6 +188,7 @@ def export_module(
     numerics: str = "auto",
     weights: str | None = None,
     stem: str | None = None,
+    stream: str = "auto",
     zero_weights: str = "refuse",
     verify: int = 4,
     images: str | None = None,
@@ -223,6 +224,7 @@ def export_module(
         numerics=numerics,
         weights=weights,
         stem=stem,
+        stream=stream,
         zero_weights=zero_weights,
         verify=verify,
         images=images,
@@ -374,7 +376,9 @@ def _integer(
     widths = options.widths(source.deployed)
     images = None if source.deployed else calibration.images  # a network trained in its arithmetic has all its scales
     try:
-        built = build(source.graph, spec.mean, spec.std, metadata, "integer", *widths, calibration=images)
+        built = build(
+            source.graph, spec.mean, spec.std, metadata, "integer", *widths, calibration=images, stream=options.stream
+        )
     except NotIntegerError as e:
         if options.wants_integer:
             raise ExportError(f'the network cannot be exported with numerics="integer": {e}') from None

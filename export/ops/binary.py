@@ -241,25 +241,28 @@ class Dot(_Binary):
         negative, residual = a < 0, quantizer.residual(op)
         line = Line(np.abs(a) * steps, b * steps + residual.centre + (0.5 - quantizer.centre(op)), taps)
         window = np.zeros(channels) if self.window_scale is None else a * self.window_scale * steps
-        room = INT32 - residual.limit
-        quantizer.cut(op, line, steps)
+        wide = quantizer.scales.stored_wide(op)
+        room = (INT32 >> wide) - residual.limit  # PReLU takes a bit less
+        kind, widest = ("i32", INT32) if wide else ("i16", 32767)
+        if not wide:
+            quantizer.cut(op, line, steps)
 
         def at(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             m, o = line.at(s)
             n = np.abs(rounded(window * 2.0**s))
-            small = (m <= 32767) & (n <= 32767)
-            sums = np.where(small, m + n, 0) * (taps * outside) + np.abs(o) + fraction
+            small = (m <= widest) & (n <= widest)
+            sums = np.where(small, np.minimum(m + n, 1 << 32), 0) * (taps * outside) + np.abs(o) + fraction
             return m, o, small & (sums <= INT32) & (shifted(sums, s) <= room)
 
         best = largest_shift(31, at)
-        second = np.clip(rounded(window * 2.0**best.shift), -32767, 32767)
+        second = np.clip(rounded(window * 2.0**best.shift), -widest, widest)
         if not best.fits.all():  # an offset of more than 2^16: the clamp cuts it off wherever it is cut off here
             most = room - fraction - (best.weight + np.abs(second)) * taps * outside
             if (most < 0).any():
                 quantizer.refuse(op.name, f"sums over {taps} taps, which is too many for 32 bits")
             best.offset = np.where(best.fits, best.offset, np.clip(best.offset, -most, most))
         coarse = int(((best.weight < 1 << 14) & (a != 0) & (best.shift < 31) & (taps >= 1 << best.shift)).sum())
-        if coarse:
+        if coarse and not wide:
             quantizer.warnings.append(
                 f"{op.name}: {coarse} of {channels} channels have an offset so large that their multiplier keeps "
                 "fewer than 15 bits"
@@ -267,8 +270,9 @@ class Dot(_Binary):
         signs = positive ^ negative[:, None, None, None]
         scale = best.weight if self.window_scale is None else np.stack([best.weight, second])
         offset = quantizer.below(op, best.offset)
-        constants = integers(offset, best.shift, weight=("bits", signs), scale=("i16", scale))
-        return quantizer.stored(op, constants, steps)
+        constants = integers(offset, best.shift, weight=("bits", signs), scale=(kind, scale))
+        sums = (best.weight + np.abs(second)) * taps * outside + np.abs(offset) + fraction
+        return quantizer.stored(op, constants, steps, most=int(shifted(sums, best.shift).max()))
 
     def record(self, op: bnn.Op) -> None:
         super().record(op)

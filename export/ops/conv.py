@@ -74,7 +74,8 @@ class Conv(Convolution):
         w = channels_last(self.weight.astype(np.float64)) * a[:, None, None, None]
         whole: Callable[[np.ndarray], np.ndarray] = rounded
         steps = quantizer.scales.before(op)
-        pixels, wide = isinstance(op.source, Input), quantizer.scales.is_wide(op)
+        pixels = isinstance(op.source, Input)
+        wide = quantizer.scales.is_wide(op) and not quantizer.scales.stored_wide(op)
         read = self.channels_of_weights()[:, None, None, :]
         if pixels:
             mean, std = (values.astype(np.float64) for values in (quantizer.mean, quantizer.std))
@@ -99,18 +100,23 @@ class Conv(Convolution):
             taken = np.floor((counts * zeros).sum(axis=(1, 2, 3)) / 256 + 0.5)  # off by the op, inside the image
             added = b * steps + residual.centre + (0.5 - quantizer.centre(op))
             o = floored(added * 2.0**s + (counts * centre).sum(axis=(1, 2, 3)) + taken)
-            size = np.abs(counts)
-            sums = largest * size.sum(axis=(1, 2, 3)) + np.abs(o).astype(np.float64)
-            sums += np.ceil((size * np.abs(zeros)).sum(axis=(1, 2, 3)) / 256) + 1
-            small = size.max(axis=(1, 2, 3)) <= unit * PEAK[width]
-            return weight, o, small & (sums <= INT32) & (sums / 2**s + 1 <= room)
+            most, small = sums(weight, o), np.abs(weight).max(axis=(1, 2, 3)) <= PEAK[width]
+            return weight, o, small & (most <= INT32) & (most / 2**s + 1 <= room)
+
+        def sums(weight: np.ndarray, offset: np.ndarray) -> np.ndarray:
+            size = np.abs(weight) * float(unit)
+            zero = np.ceil((size * np.abs(zeros)).sum(axis=(1, 2, 3)) / 256) + 1
+            return largest * size.sum(axis=(1, 2, 3)) + np.abs(offset).astype(np.float64) + zero
 
         best = largest_shift_of_weights(31, at)
         if not best.fits.all():
             count = int((~best.fits).sum())
             quantizer.refuse(op.name, f"{count} channels have weights or offsets too large for {width} bits")
         constants = integers(quantizer.below(op, best.offset), best.shift, weight=(KIND[width], best.weight))
-        return quantizer.stored_wide(op, constants, steps, room) if wide else quantizer.stored(op, constants, steps)
+        if wide:
+            return quantizer.stored_wide(op, constants, steps, room)
+        most = int((sums(best.weight, best.offset) / 2.0**best.shift).max()) + 1
+        return quantizer.stored(op, constants, steps, most=most)
 
     def pads_with_zeros(self) -> bool:
         return any(self.pad)

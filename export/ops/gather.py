@@ -66,7 +66,8 @@ class Gather(Node):
         source, absent = quantizer.source(op), self.channels < 0
         at = self.value * source.steps - (0 if absent.any() else source.centre[0])
         half = np.ceil(at - 0.5) if quantizer.zeros.strict(op).any() else np.floor(at + 0.5)
-        empty = int(np.clip(half, -32768, 32767))
+        wide = source.kind == "i32"  # the file has it as an f32
+        empty = int(np.float32(np.clip(half, -(2.0**30), 2.0**30)) if wide else np.clip(half, -32768, 32767))
         return np.where(absent, self.value * source.steps - empty, source.centre[self.channels]), empty
 
     def pads_with_zeros(self) -> bool:

@@ -40,4 +40,5 @@ class Mul(OfTwoMaps):
         a = a * (steps / source.steps / other.steps)
         added = b * steps + a * source.centre * other.centre + (0.5 - quantizer.centre(op))
         line = Line(a, added, source.peak * other.peak)
-        return quantizer.stored(op, quantizer.scaled(op, line, LIMIT**2), steps)
+        largest = (source.limit if source.kind == "i32" else LIMIT) * LIMIT
+        return quantizer.scaled(op, line, largest, steps)

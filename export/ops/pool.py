@@ -105,8 +105,8 @@ class AvgPool(_Pool):
         added = b * steps + a * source.centre + quantizer.residual(op).centre + (0.5 - quantizer.centre(op))
         line = Line(a / taps, added, source.peak * taps)
         quantizer.cut(op, line, steps / source.steps)
-        constants = quantizer.scaled(op, line, LIMIT * taps)
-        return quantizer.stored(op, constants, steps, min(LIMIT, peak * steps + 1))
+        largest = (source.limit if source.kind == "i32" else LIMIT) * taps
+        return quantizer.scaled(op, line, largest, steps, min(LIMIT, peak * steps + 1))
 
     def pads_with_zeros(self) -> bool:
         return any(self.pad) and not self.exclude_pad

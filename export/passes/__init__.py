@@ -47,6 +47,7 @@ def build(
     weights: str = "int16",
     stem: str | None = None,
     calibration: np.ndarray | None = None,
+    stream: str = "auto",
 ) -> Built:
     """The model of a valid graph in these numerics; `weights` and `stem` as in `quantize`.
 
@@ -59,7 +60,7 @@ def build(
         lowered = lower(ops)
         return Built(pack(lowered, legal.outputs, mean, std, metadata), [], lowered, legal)
     ranges = None if calibration is None else partial(measured, legal, calibration)
-    lowered, warnings = quantize(ops, mean, std, weights, stem, ranges)
+    lowered, warnings = quantize(ops, mean, std, weights, stem, ranges, stream)
     return Built(pack(lowered, legal.outputs, mean, std, metadata, numerics), warnings, lowered, legal)
 
 

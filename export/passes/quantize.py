@@ -17,7 +17,7 @@ import numpy as np
 
 from ovsw.export import ir
 from ovsw.export.errors import NotIntegerError
-from ovsw.export.ops.constants import INT32, LIMIT, Line, integers, largest_shift, rounded, shifted
+from ovsw.export.ops.constants import INT32, LIMIT, PEAK, Line, integers, largest_shift, rounded, shifted
 from ovsw.export.ops.fused import Fused, Lowered, Tensors
 from ovsw.export.passes.scales import Ranges, Scales
 from ovsw.export.passes.zeros import Zeros, ends_at_zero
@@ -26,6 +26,9 @@ WIDTHS = {"int16": 16, "int8": 8}
 _FEW = 5  # fraction bits of what a classifier reads; fewer are reported
 _NARROW = (-8192, 8191)  # what is clamped for a convolution that reads it
 _SLOPE = 1 << 14  # a slope of 1
+_WIDE_SLOPE = 1 << 30  # the same in a 32-bit stream
+_SMALL_STEM = 0.02  # products of pixels for each binary one
+_WIDE_ENDS = 1 << 30  # the largest end of a clamp there
 
 
 @dataclass
@@ -46,16 +49,33 @@ def quantize(
     weights: str = "int16",
     stem: str | None = None,
     ranges: Ranges | None = None,
+    stream: str = "auto",
 ) -> tuple[list[Lowered], list[str]]:
     """The ops in integers, and warnings. `weights` is the width of real weights, `stem` that of those on pixels.
 
-    `ranges` measures maps that are not clamped. Raises NotIntegerError.
+    `ranges` measures maps that are not clamped; `stream` is the width of residual streams that are not, "auto" is
+    int32. Raises NotIntegerError.
     """
     mean32, std32 = (np.asarray(values, np.float32) for values in (mean, std))
-    scales = Scales(ops, ranges)
+    fine = stem == "int24" or (stem is None and weights == "int16" and _has_small_stem(ops))
+    width, stem_width = WIDTHS[weights], 16 if fine else WIDTHS[stem or weights]
+    scales = Scales(ops, ranges, mean32, std32, stream != "int16", PEAK[width], PEAK[stem_width])
     zeros = Zeros(ops, scales.readers)
-    quantizer = Quantizer(scales, zeros, mean32, std32, WIDTHS[weights], WIDTHS[stem or weights])
+    quantizer = Quantizer(scales, zeros, mean32, std32, width, stem_width, fine)
     return [lowered for op in ops for lowered in quantizer.parts(op)], quantizer.warnings
+
+
+def _has_small_stem(ops: list[Fused]) -> bool:
+    """Whether what convolutions do with pixels is little beside what binary ones do."""
+    stem, binary = 0.0, 0.0
+    for op in ops:
+        if isinstance(op.core, (ir.Conv, ir.Dot)):
+            products = float(op.core.filters.size) * op.value.shape[1] * op.value.shape[2]
+            if isinstance(op.source, ir.Input):
+                stem += products
+            elif isinstance(op.core, ir.Dot):
+                binary += products
+    return stem <= _SMALL_STEM * binary
 
 
 def _is_centred(op: Fused, centre: np.ndarray) -> bool:
@@ -67,14 +87,11 @@ def _is_centred(op: Fused, centre: np.ndarray) -> bool:
     return not ends_at_zero(op) or bool((centre == np.rint(centre)).all() and (centre == centre[0]).all())
 
 
-def _slopes(act: ir.Act, factor: float = 1.0) -> np.ndarray:
-    """In steps, below zero and, if those above are not 1, above; `factor` is the ratio of steps after and before."""
-    slopes = np.asarray(act.slope, np.float64) * factor
-    if act.positive is not None or factor != 1:
-        above = np.ones_like(slopes) if act.positive is None else np.asarray(act.positive, np.float64)
-        slopes = np.stack([slopes, above * factor])
-    steps = rounded(slopes * _SLOPE)
-    if (np.abs(steps) >= 2 * _SLOPE).any():
+def _slopes(act: ir.Act, one: int = _SLOPE) -> np.ndarray:
+    """In steps of 1 / one, below zero and, if those above are not 1, above."""
+    slopes = np.asarray(act.slopes(), np.float64)
+    steps = rounded(slopes * one)
+    if (np.abs(steps) >= 2 * one).any():
         raise NotIntegerError(f"{act.name}: a slope is {np.abs(slopes).max():g}, integer files need slopes below 2")
     return steps
 
@@ -89,6 +106,7 @@ class Quantizer:
     std: np.ndarray
     width: int
     stem_width: int
+    fine_stem: bool
     warnings: list[str] = field(default_factory=list)
     maps: dict[ir.Node, _Map] = field(default_factory=dict)
 
@@ -98,6 +116,10 @@ class Quantizer:
 
     def parts(self, op: Fused) -> list[Lowered]:
         """The op, or two ops where its activation needs another centre than its input has."""
+        if isinstance(op.core, (ir.Conv, ir.Linear)) and op.source in self.maps and self.maps[op.source].kind == "i32":
+            return [self.narrowed_source(op), self.op(op)]
+        if isinstance(op.core, ir.Conv) and isinstance(op.source, ir.Input) and self.scales.stored_wide(op):
+            return self.two_stems(op, op.core) if self.fine_stem else [self.op(op)]
         if not op.copies_input or op.act is None:
             return [self.op(op)]
         if _is_centred(op, self.moved_centre(op)[0] + self.residual(op).centre):
@@ -114,16 +136,41 @@ class Quantizer:
         op.source, op.other, op.residual = before, None, None
         return [self.op(moved), self.op(op)]
 
+    def narrowed_source(self, op: Fused) -> Lowered:
+        """What a convolution or a linear layer reads of a 32-bit stream, in 16 bits."""
+        pixel = ((1, 1), (1, 1), (0, 0))  # an average over one
+        value = ir.AvgPool(f"{op.name}.narrowed", [op.source], op.source.shape, *pixel)
+        narrow = Fused(value, op.source, value, wants_map=True)
+        self.scales.add_narrow(narrow, op.source)
+        self.zeros.add(narrow)
+        op.source = value
+        return self.op(narrow)
+
+    def two_stems(self, op: Fused, core: ir.Conv) -> list[Lowered]:
+        """A convolution of pixels by weights of more bits: a second one has what rounding took from the first."""
+        name = f"{op.name}.coarse"
+        coarse = Fused(core, op.source, ir.Affine(name, [op.source], op.value.shape, *op.scale_and_offset()))
+        coarse.affine, coarse.wants_map, coarse.core = op.affine, True, replace(core, name=name)
+        self.scales.add(coarse, like=op)
+        self.zeros.add(coarse)
+        first = self.op(coarse)
+        kind, stored = first.constants["weight"]
+        shift = first.constants["shift"][1][:, None, None, None]
+        read = core.channels_of_weights()[:, None, None, :]
+        unit = 255.0 * self.std.astype(np.float64)[read] * (256 if kind == "i8" else 1) / first.steps
+        scale, _ = op.scale_and_offset()
+        exact = core.weight * scale[:, None, None, None]
+        rest = exact - (stored * 2.0**-shift * unit).transpose(0, 3, 1, 2)
+        op.core, op.affine, op.residual = replace(core, weight=rest), None, coarse.value
+        return [first, self.op(op)]
+
     def op(self, op: Fused) -> Lowered:
         return self.moved(op) if op.core is None else op.core.quantize(self, op)
 
     # What an op reads and writes.
 
     def source(self, op: Fused) -> _Map:
-        source = self.maps[op.source]
-        if source.kind != "i16":
-            self.refuse(op.name, f"reads the result of {op.source.name}, which is stored in 32 bits")
-        return source
+        return self.maps[op.source]
 
     def residual(self, op: Fused) -> _Map:
         """What is added, in the steps of the sum; zeros where nothing is."""
@@ -138,12 +185,16 @@ class Quantizer:
         steps: float,
         peak: float = LIMIT,
         centre: np.ndarray | None = None,
+        most: int = LIMIT,
     ) -> Lowered:
         """The op with its activation and its threshold; notes what is known of its result.
 
-        The sum that the activation reads has `steps` and, usually a shift's, a `centre`.
+        The sum that the activation reads has `steps` and, usually a shift's, a `centre`. The op's own part of it is at
+        most `most`, which matters in a 32-bit stream.
         """
         centre = np.full(op.value.shape[0], self.centre(op)) if centre is None else centre
+        if self.scales.stored_wide(op):
+            return self.stored_in_stream(op, constants, steps, centre, most)
         lowered = Lowered(op, "i16", constants, sum_steps=steps, centre=centre, measured=self.scales.is_measured(op))
         known = _Map("i16", steps, centre, peak=peak)
         if op.act is not None and op.act.kind in ("prelu", "step") and not _is_centred(op, centre):
@@ -174,6 +225,24 @@ class Quantizer:
         self.binarised(op, lowered)
         return lowered
 
+    def stored_in_stream(self, op: Fused, constants: Tensors, steps: float, centre: np.ndarray, most: int) -> Lowered:
+        """An op that is part of a 32-bit stream: nothing is clamped that the network does not clamp."""
+        size = most + self.residual(op).limit
+        lowered = Lowered(op, "i32", constants, steps=steps, sum_steps=steps, centre=centre)
+        if op.act is not None and op.act.kind == "prelu":
+            slopes = _slopes(op.act, _WIDE_SLOPE)
+            lowered.act = "prelu"
+            lowered.constants["slope"] = ("i32", slopes)
+            steepest = max(int(np.abs(slopes).max()), _WIDE_SLOPE)
+            size = (size * steepest >> 30) + 1
+        elif op.act is not None:
+            most = min(_WIDE_ENDS, int(np.nextafter(np.float32(size + 1), np.float32(np.inf))))  # beyond all sums
+            lo, hi = (int(np.float32(np.rint(np.clip(n * steps, -most, most)))) for n in (op.act.lo, op.act.hi))
+            lowered.act, lowered.clamp, size = "clamp", (lo, hi), max(abs(lo), abs(hi))
+        self.maps[op.value] = _Map("i32", steps, centre, size, size)
+        self.binarised(op, lowered)
+        return lowered
+
     def stored_wide(self, op: Fused, constants: Tensors, steps: float, limit: int) -> Lowered:
         """The same for sums that are kept in 32 bits."""
         centre = np.full(op.value.shape[0], self.centre(op))
@@ -201,9 +270,10 @@ class Quantizer:
             return
         known, (level, strict) = self.maps[op.value], op.sign.levels()
         at = level * known.steps - known.centre
-        threshold = np.clip(np.where(strict, np.floor(at) + 1, np.ceil(at)), -32768, 32767).astype(np.int64)
-        if threshold.any():
-            lowered.constants["threshold"] = ("i16", threshold)
+        lowest, highest = (-INT32 - 1, INT32) if known.kind == "i32" else (-32768, 32767)
+        threshold = np.clip(np.where(strict, np.floor(at) + 1, np.ceil(at)), lowest, highest).astype(np.int64)
+        if threshold.any() or (known.kind == "i32" and not op.wants_map):  # which makes it compute in 32 bits
+            lowered.constants["threshold"] = (known.kind, threshold)
 
     def centre(self, op: Fused) -> float:
         """What an op with a shift adds to its results before the fraction is dropped is 1/2 less this."""
@@ -239,19 +309,23 @@ class Quantizer:
                 steep, np.clip(line.value, -32766, 32766), line.value
             )  # keeps the signs of the neighbours of y
 
-    def scaled(self, op: Fused, line: Line, largest: int) -> Tensors:
-        """Multiplier, offset and shift of sums of at most `largest`, which are formed in 64 bits."""
+    def scaled(self, op: Fused, line: Line, largest: int, steps: float, peak: float = LIMIT) -> Lowered:
+        """An op whose sums of at most `largest` are formed in 64 bits, with multiplier, offset and shift."""
         room = INT32 - 32768 - self.residual(op).limit
+        most = 62 if self.source(op).kind == "i32" else 47
 
         def at(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             m, o = line.at(s)
             size, far = np.minimum(np.abs(m), 32768), np.minimum(np.abs(o), INT32 + 1)
             return m, o, (size <= 32767) & (far <= INT32) & (shifted(largest * size + far, s) <= room)
 
-        best = largest_shift(47, at)
+        best = largest_shift(most, at)
         if not best.fits.all():
             self.refuse(op.name, f"{int((~best.fits).sum())} channels have a scale or offset too large for 16 bits")
-        return integers(self.below(op, best.offset), best.shift, scale=("i16", best.weight))
+        offset = self.below(op, best.offset)
+        constants = integers(offset, best.shift, scale=("i16", best.weight))
+        sums = shifted(largest * np.abs(best.weight) + np.abs(offset), best.shift)
+        return self.stored(op, constants, steps, peak, most=int(sums.max()) + LIMIT)
 
     def moved_centre(self, op: Fused) -> tuple[np.ndarray, int]:
         """Centres of the integers that an op without a shift copies, and what it puts where there is none."""
@@ -264,7 +338,8 @@ class Quantizer:
         limit, peak = max(abs(empty), *(m.limit for m in maps)), max(abs(empty), *(m.peak for m in maps))
         if op.residual is not None:
             centre, peak = centre + self.residual(op).centre, LIMIT
-        lowered = self.stored(op, {} if op.core is None else op.core.tensors(), source.steps, peak, centre)
+        constants = {} if op.core is None else op.core.tensors()
+        lowered = self.stored(op, constants, source.steps, peak, centre, limit)
         lowered.pad_value = empty
         if op.only_moves and op.core is not None and op.core.keeps_bound:
             self.maps[op.value].limit = limit

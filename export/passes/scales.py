@@ -3,6 +3,9 @@
 Maps that are added, concatenated or copied must have the same steps, so they form a group. The steps of a group come
 from the largest number in its maps: a clamp gives that number, and maps without a clamp are measured on calibration
 images. Integers have 16 bits, or 14 where a real convolution reads them, which leaves more bits for its weights.
+
+A residual stream that nothing clamps can have 32 bits. Nothing has to be measured then: its steps are so many that the
+largest sum there can be fits, and still so fine that rounding to them changes next to no sign.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 
 from ovsw.export import ir
 from ovsw.export.errors import NotIntegerError
+from ovsw.export.ops.constants import LIMIT
 from ovsw.export.ops.fused import Fused
 
 TOP = 32767.5  # steps of a group's largest number: 16 bits, centred
@@ -23,6 +27,7 @@ HEADROOM = 1.25  # numbers may be larger than the largest one that was measured 
 COARSE = 1024.0  # results that may be larger than this have too few fraction bits without measuring
 STATIC = 8.0  # the bounds of a clamp up to this size are used; wider ones are measured
 SIGMOID = 16.0  # beyond this a sigmoid is 0 or 1
+ROOM = 2.0**30 * 0.98  # the largest sum in a 32-bit stream, with room for the rounding of constants
 
 Ranges = Callable[[Sequence[ir.Node]], Mapping[ir.Node, float]]  # the largest |x| of nodes, measured
 
@@ -37,13 +42,26 @@ class _Group:
     free: bool = True  # to be clamped to 14 bits: no activation is in the way
     ops: set[Fused] = field(default_factory=set)
     level: float = 0.0  # the largest level of a step, which is to be a whole number of steps
+    wide: bool = False  # a stream of 32 bits
 
 
 class Scales:
     """The steps of all ops. Raises NotIntegerError if something has to be measured and `ranges` is None."""
 
-    def __init__(self, ops: list[Fused], ranges: Ranges | None) -> None:
-        self.ops, self.ranges = ops, ranges
+    def __init__(
+        self,
+        ops: list[Fused],
+        ranges: Ranges | None,
+        mean: np.ndarray,
+        std: np.ndarray,
+        wide_streams: bool,
+        peak: int,
+        stem_peak: int,
+    ) -> None:
+        """`peak` is the largest weight that a real convolution can have, `stem_peak` that of one over pixels."""
+        self.ops, self.ranges, self.std, self.peak, self.stem_peak = ops, ranges, std, peak, stem_peak
+        self.brightest = float((np.maximum(np.abs(mean), np.abs(1 - mean)) / std).max())
+        self.measured: Mapping[ir.Node, float] = {}
         self.by_value = {op.value: op for op in ops}
         self.readers: dict[ir.Node, list[Fused]] = defaultdict(list)  # of each map, once per reading
         for op in ops:
@@ -57,6 +75,8 @@ class Scales:
         for op in ops:
             self._contribute(op)
         self._measure()
+        if wide_streams:
+            self._widen()
 
     def add(self, op: Fused, like: Fused) -> None:
         """Adds an op that was split off another one and has the steps before that one's activation."""
@@ -73,6 +93,19 @@ class Scales:
     def is_measured(self, op: Fused) -> bool:
         """Whether what the op stores may be larger than anything that was measured."""
         return any(asking is op for asking in self._group("after", op).asked.values())
+
+    def stored_wide(self, op: Fused) -> bool:
+        """Whether what the op stores is part of a 32-bit stream."""
+        return self._group("after", op).wide
+
+    def summed_wide(self, op: Fused) -> bool:
+        """Whether the sum that the op's activation reads has the steps of a 32-bit stream."""
+        return self._group("before", op).wide
+
+    def add_narrow(self, op: Fused, node: ir.Node) -> None:
+        """Adds an op that gives the numbers of a 32-bit stream in 16 bits, for a convolution or a linear layer."""
+        group = _Group(max(2.0**-16, self._size(node)), read=True, asked={node: op})
+        self._groups[self._find(("before", op))] = self._groups[self._find(("after", op))] = group
 
     def narrow(self, op: Fused) -> bool:
         """Whether the op has to clamp what it stores to 14 bits."""
@@ -202,20 +235,105 @@ class Scales:
             raise NotIntegerError(
                 f"{op.name}: its result is not clamped, so an integer file needs calibration images for its scale"
             )
-        measured = self.ranges(list(asked))
+        self.measured = self.ranges(list(asked))
         for group in self._groups.values():
             for node, op in group.asked.items():
-                largest = measured[node] * HEADROOM
+                largest = self.measured[node] * HEADROOM
                 if op.act is not None and op.act_kind == "clamp" and node is op.value:
                     largest = min(largest, op.act.bound)
                 if op.act_kind == "sigmoid":
                     largest = min(largest, SIGMOID)
                 group.largest = max(group.largest, largest, 2.0**-16)
 
+    # Streams of 32 bits.
+
+    def _widen(self) -> None:
+        """Groups with residuals that nothing clamps get 32 bits, and steps for the largest sum there can be."""
+        groups = {self._group(side, op) for op in self.ops for side in ("before", "after")}
+        for group in groups:
+            group.wide = bool(group.asked) and group not in self.raw and self._may_be_wide(group)
+        largest: dict[ir.Node, float] = {
+            op.source: self.brightest for op in self.ops if isinstance(op.source, ir.Input)
+        }
+        self._largest_sums = largest
+        peaks: dict[_Group, float] = defaultdict(float)
+        for op in self.ops:
+            before, after = self._group("before", op), self._group("after", op)
+            size = self._largest_sum(op, largest)
+            peaks[before] = max(peaks[before], size)
+            if before.wide:
+                peaks[before] = max(peaks[before], ROOM / self._finest(op, largest))
+            if op.act_kind == "prelu":
+                size *= max(1.0, float(np.abs(op.act.slopes()).max()))  # type: ignore[union-attr]
+            elif op.act is not None and op.act_kind in ("clamp", "step"):
+                size = min(size, op.act.bound) if op.act_kind == "clamp" else op.act.bound
+            elif op.act_kind == "sigmoid":
+                size = 1.0
+            peaks[after] = max(peaks[after], size)
+            largest[op.value] = size if after.wide else min(size, LIMIT / self._steps(after))
+        for group in groups:
+            if group.wide:
+                group.largest = peaks[group]
+
+    def _finest(self, op: Fused, largest: Mapping[ir.Node, float]) -> float:
+        """The most steps in which an op can give its results: its multipliers and weights have 16 bits, or 8."""
+        scale = np.abs(op.scale_and_offset()[0])
+        core = op.core
+        if isinstance(core, ir.Conv) and isinstance(op.source, ir.Input):
+            read = self.std[core.channels_of_weights()][:, :, None, None]
+            weight, unit = np.abs(core.weight * scale[:, None, None, None]) / read, 256 if self.stem_peak == 127 else 1
+            return self.stem_peak * unit * 255.0 / max(float(weight.max()), 1e-30)
+        steps = self._source_steps(op, largest)
+        if isinstance(core, ir.Conv):
+            return self.peak * steps / max(float(np.abs(core.weight * scale[:, None, None, None]).max()), 1e-30)
+        if isinstance(core, ir.AvgPool):
+            return 32767.0 * steps * core.window[0] * core.window[1] / max(float(scale.max()), 1e-30)
+        if isinstance(core, ir.Mul):
+            other = self._steps(self._group("after", self.by_value[op.other]))  # type: ignore[index]
+            return 32767.0 * steps * other / max(float(scale.max()), 1e-30)
+        return np.inf
+
+    def _source_steps(self, op: Fused, largest: Mapping[ir.Node, float]) -> float:
+        """Steps of what an op reads, of a stream at least so many."""
+        group = self._group("after", self.by_value[op.source]) if op.source in self.by_value else _Group(self.brightest)
+        if not group.wide:
+            return self._steps(group)
+        return READ_TOP / max(2.0**-16, self._size(op.source) if isinstance(op.core, ir.Conv) else largest[op.source])
+
+    def _size(self, node: ir.Node) -> float:
+        """The largest number of a map in a 32-bit stream: its clamp, what was measured, or the largest there can be."""
+        bound = self.bound(node)
+        if bound is not None:
+            return bound
+        return self.measured[node] * HEADROOM if node in self.measured else self._largest_sums[node]
+
+    def _may_be_wide(self, group: _Group) -> bool:
+        adds = any(op.residual is not None and isinstance(op.core, ir.Dot) for op in group.ops)
+        tables = any(op.act_kind == "sigmoid" and self._group("before", op) is group for op in self.ops)
+        return adds and not tables and not group.level
+
+    def _largest_sum(self, op: Fused, largest: Mapping[ir.Node, float]) -> float:
+        """A bound on the sum that an op's activation reads, from bounds on what it reads."""
+        a, b = (np.abs(values) for values in op.scale_and_offset())
+        source, other = (0.0 if node is None else largest.get(node, 0.0) for node in (op.source, op.other))
+        if isinstance(op.core, ir.Dot):
+            ratio = 0.0 if op.core.window_scale is None else np.abs(op.core.window_scale)
+            size = a * (1.0 + ratio) * op.core.largest
+        elif isinstance(op.core, ir.Conv):
+            size = a * np.abs(op.core.weight).sum(axis=(1, 2, 3)) * source
+        elif isinstance(op.core, ir.Mul):
+            size = a * source * other
+        else:
+            filling = 0.0 if op.core is None else abs(op.core.filling)
+            size = a * max(source, other, filling)
+        return float((size + b).max()) + (0.0 if op.residual is None else largest[op.residual])
+
     def _steps(self, group: _Group) -> float:
         if group in self.raw:
             return 1.0
         largest = group.largest or 1.0
+        if group.wide:
+            return 2.0 ** np.floor(np.log2(ROOM / largest))
         if not group.asked:
             largest = max(1.0, largest)
         steps = (READ_TOP if group.read and group.free else TOP) / largest

@@ -44,9 +44,10 @@ class Zeros:
         """Channels in which a result that is exactly 0 has to end up below it."""
         return self._signs[op][0]
 
-    def add(self, op: Fused, like: Fused) -> None:
-        """Adds an op that was split off another one, before its activation."""
-        self._exact[op.value], self._signs[op] = False, self._signs[like]
+    def add(self, op: Fused, like: Fused | None = None) -> None:
+        """Adds an op that was split off another one, before its activation; without `like` no sign is taken of it."""
+        none = np.zeros((2, op.value.shape[0]), bool)
+        self._exact[op.value], self._signs[op] = False, (none[0], none[1]) if like is None else self._signs[like]
 
     def _is_exact(self, op: Fused) -> bool:
         if op.act is not None and op.act_kind in ("prelu", "sigmoid"):

@@ -132,7 +132,8 @@ CLAMPLESS = ("cResNet18_1w1a", "VGGSmall_1w1a", "BiRealNet18_1w1a")
 def test_streams_without_a_clamp_are_calibrated(arch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint, target, images = tmp_path / "c.pth", tmp_path / "m.bnn", tmp_path / "images"
     torch.save(create(arch, 10).state_dict(), checkpoint)
-    base = (str(checkpoint), "-o", str(target), "--verify", "1", "--zero-weights", "plus", "--input-size", "64")
+    base = (str(checkpoint), "-o", str(target), "--verify", "1", "--zero-weights", "plus", "--stream", "int16")
+    base += ("--input-size", "64")
     if arch == "VGGSmall_1w1a":
         base = base[:-2]
     code, out, err = run(capsys, *base, "--numerics", "integer")

@@ -41,7 +41,7 @@ MUTANTS = {
         ("return offset - (self.zeros.strict(op)", "return offset + (self.zeros.strict(op)"),
         ("return offset - (self.zeros.strict(op)", "return offset - 0 * (self.zeros.strict(op)"),
         # slopes, ends and levels
-        ("steps = rounded(slopes * _SLOPE)", "steps = rounded(slopes * (_SLOPE + 2))"),
+        ("steps = rounded(slopes * one)", "steps = rounded(slopes * (_SLOPE + 2))"),
         ("np.ceil(lo - 0.5)", "np.ceil(lo + 0.5)"),
         ("np.clip(np.rint(n * steps), -32768", "np.clip(np.rint(n * steps) + 1, -32768"),
     ],
