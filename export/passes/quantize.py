@@ -62,6 +62,8 @@ def quantize(
     scales = Scales(ops, ranges, mean32, std32, stream != "int16", PEAK[width], PEAK[stem_width])
     zeros = Zeros(ops, scales.readers)
     quantizer = Quantizer(scales, zeros, mean32, std32, width, stem_width, fine)
+    if stem == "int24" and not any(isinstance(op.source, ir.Input) and scales.stored_wide(op) for op in ops):
+        quantizer.warnings.append("the stem has 16 bits: 24 are for networks with a 32-bit stream")
     return [lowered for op in ops for lowered in quantizer.parts(op)], quantizer.warnings
 
 

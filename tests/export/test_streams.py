@@ -97,6 +97,11 @@ def test_a_convolution_reads_a_stream_in_16_bits(tmp_path: Path) -> None:
     assert np.median(np.abs(logits - expected)) < 1e-3 * np.abs(expected).max()
 
 
+def test_a_clamped_network_has_no_stem_of_24_bits(tmp_path: Path) -> None:
+    report = export_module(Stream(clamp=True), (1, 3, 16, 16), tmp_path / "m.bnn", mean=MEAN, std=STD, stem="int24")
+    assert "the stem has 16 bits: 24 are for networks with a 32-bit stream" in report.warnings
+
+
 @pytest.mark.parametrize("stem", ["int24", "int16", "int8"])
 def test_widths_of_the_stem(stem: str) -> None:
     """Both convolutions of a stem of 24 bits together have the real weights; one of 16 or 8 bits rounds them."""
