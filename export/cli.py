@@ -91,7 +91,9 @@ def options(p: argparse.ArgumentParser) -> None:
         "checkpoint to load into the network",
     )
     p.add_argument(
-        "--stem", choices=CHOICES["stem"], help="width of the first layer (default: as trained, else as --weights)"
+        "--stem",
+        choices=CHOICES["stem"],
+        help="width of the first layer (default: as trained, else as --weights, or int24 where it costs little)",
     )
     p.add_argument(
         "--stream",

@@ -28,6 +28,7 @@ _NARROW = (-8192, 8191)  # what is clamped for a convolution that reads it
 _SLOPE = 1 << 14  # a slope of 1
 _WIDE_SLOPE = 1 << 30  # the same in a 32-bit stream
 _SMALL_STEM = 0.02  # products of pixels for each binary one
+_PIXEL = ((1, 1), (1, 1), (0, 0))  # window, stride and padding of an average over one
 _WIDE_ENDS = 1 << 30  # the largest end of a clamp there
 
 
@@ -126,22 +127,20 @@ class Quantizer:
             return [self.op(op)]
         if _is_centred(op, self.moved_centre(op)[0] + self.residual(op).centre):
             return [self.op(op)]
-        pixel = ((1, 1), (1, 1), (0, 0))  # an average over one
         if op.core is None and (op.residual is None or op.residual.shape == op.value.shape):
-            op.core = ir.AvgPool(op.name, [op.source], op.value.shape, *pixel)
+            op.core = ir.AvgPool(op.name, [op.source], op.value.shape, *_PIXEL)
             return [self.op(op)]
         (before,) = op.act.inputs
         moved = replace(op, value=before, act=None, sign=None, wants_map=True)
         self.scales.add(moved, like=op)
         self.zeros.add(moved, like=op)
-        op.core = ir.AvgPool(f"{op.name}.centred", [before], op.value.shape, *pixel)
+        op.core = ir.AvgPool(f"{op.name}.centred", [before], op.value.shape, *_PIXEL)
         op.source, op.other, op.residual = before, None, None
         return [self.op(moved), self.op(op)]
 
     def narrowed_source(self, op: Fused) -> Lowered:
         """What a convolution or a linear layer reads of a 32-bit stream, in 16 bits."""
-        pixel = ((1, 1), (1, 1), (0, 0))  # an average over one
-        value = ir.AvgPool(f"{op.name}.narrowed", [op.source], op.source.shape, *pixel)
+        value = ir.AvgPool(f"{op.name}.narrowed", [op.source], op.source.shape, *_PIXEL)
         narrow = Fused(value, op.source, value, wants_map=True)
         self.scales.add_narrow(narrow, op.source)
         self.zeros.add(narrow)
@@ -151,8 +150,8 @@ class Quantizer:
     def two_stems(self, op: Fused, core: ir.Conv) -> list[Lowered]:
         """A convolution of pixels by weights of more bits: a second one has what rounding took from the first."""
         name = f"{op.name}.coarse"
-        coarse = Fused(core, op.source, ir.Affine(name, [op.source], op.value.shape, *op.scale_and_offset()))
-        coarse.affine, coarse.wants_map, coarse.core = op.affine, True, replace(core, name=name)
+        value = ir.Affine(name, [op.source], op.value.shape, *op.scale_and_offset())
+        coarse = Fused(replace(core, name=name), op.source, value, affine=op.affine, wants_map=True)
         self.scales.add(coarse, like=op)
         self.zeros.add(coarse)
         first = self.op(coarse)

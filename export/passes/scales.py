@@ -98,10 +98,6 @@ class Scales:
         """Whether what the op stores is part of a 32-bit stream."""
         return self._group("after", op).wide
 
-    def summed_wide(self, op: Fused) -> bool:
-        """Whether the sum that the op's activation reads has the steps of a 32-bit stream."""
-        return self._group("before", op).wide
-
     def add_narrow(self, op: Fused, node: ir.Node) -> None:
         """Adds an op that gives the numbers of a 32-bit stream in 16 bits, for a convolution or a linear layer."""
         group = _Group(max(2.0**-16, self._size(node)), read=True, asked={node: op})
