@@ -94,15 +94,19 @@ class ExportOptions:
 
     def input_of(self, source: Source) -> tuple[InputSpec, list[str]]:
         """The source's input with what the options change of it, and the names of the classes."""
-        spec = source.input
+        spec = self.normalisation_of(source.input)
+        labels = self.labels if self.labels is None or isinstance(self.labels, str) else tuple(self.labels)
+        spec = replace(spec, labels=spec.labels if labels is None else labels)
+        return spec, _class_names(spec.labels, source.num_classes)
+
+    def normalisation_of(self, spec: InputSpec) -> InputSpec:
+        """An input with the mean and std of the options."""
         named = self.mean if isinstance(self.mean, str) else None  # a name counts for both
         mean = _numbers("mean", self.mean, spec.mean)
         std = _numbers("std", named if self.std is None else self.std, spec.std)
         if not all(1e-30 < s < 1e30 for s in std) or not all(abs(m) < 1e30 for m in mean):
             raise ExportError("mean= takes finite numbers and std= positive ones, for pixels scaled to 0..1")
-        labels = self.labels if self.labels is None or isinstance(self.labels, str) else tuple(self.labels)
-        spec = replace(spec, mean=mean, std=std, labels=spec.labels if labels is None else labels)
-        return spec, _class_names(spec.labels, source.num_classes)
+        return replace(spec, mean=mean, std=std)
 
 
 def _numbers(name: str, value: str | Sequence[float] | None, usual: tuple[float, ...]) -> tuple[float, ...]:

@@ -233,7 +233,7 @@ def export_module(
         force=force,
     )
     target = check_target(output, force)
-    spec = plain_input(*_image_shape(example_input))
+    spec = plain_input(*image_shape(example_input))
     spec = spec if resize is None else dataclasses.replace(spec, resize=resize)
     source = torch_module.source(model, spec, name or _name(model))
     if mean is None and std is None:
@@ -399,7 +399,7 @@ def _meaning(graph: ir.Graph) -> dict[str, str]:
     return {"output": "log_probabilities" if graph.output.log else "probabilities"}
 
 
-def _image_shape(example: torch.Tensor | Sequence[int]) -> tuple[int, int, int]:
+def image_shape(example: torch.Tensor | Sequence[int]) -> tuple[int, int, int]:
     is_shape = isinstance(example, Sequence) and all(isinstance(n, int) for n in example)
     if not isinstance(example, torch.Tensor) and not is_shape:
         raise ExportError(

@@ -42,6 +42,9 @@ constexpr int kNumericsCount = 2;
 // The type of a value's elements; the numbers are the file's codes.
 enum class Element : std::uint32_t { kF32 = 0, kBits = 1, kI16 = 2, kI32 = 3, kU8 = 4 };
 
+// What an offset counts in an avgpool or a mul of an i32.
+constexpr std::int64_t kOffsetUnit = 65536;
+
 enum class Act : std::uint32_t { kNone = 0, kClamp = 1, kPrelu = 2, kStep = 3, kSigmoid = 4, kTable = 5 };
 
 // What a kernel computes before its epilogue. kConvPixels reads u8 pixels, kConv the network's own maps. Convolutions

@@ -6,10 +6,12 @@
 
 #include <array>
 #include <chrono>
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "csrc/base/error.h"
+#include "csrc/binding/dtypes.h"
 #include "csrc/binding/without_gil.h"
 #include "csrc/runtime/load.h"
 
@@ -58,6 +60,42 @@ Values run(Model& model, const Array& images) {
   return logits;
 }
 
+// The same, and what each of these steps writes: arrays (n, h, w, c), whose steps must write maps.
+template <typename Array>
+py::tuple run_with_maps(Model& model, const Array& images, const std::vector<std::size_t>& steps) {
+  Engine& engine = *model.engine;
+  const Plan& plan = engine.plan();
+  const std::size_t n = images.ndim() > 0 ? std::size_t(images.shape(0)) : 0;
+  const std::size_t size = image_size(model, images, n);
+  Values logits(std::vector<py::ssize_t>{py::ssize_t(n), py::ssize_t(engine.outputs())});
+  float* to = logits.mutable_data();
+  py::list maps;
+  std::vector<std::byte*> written(plan.steps.size());  // by step; null for those that nobody asked for
+  for (std::size_t i : steps) {
+    check(i < plan.steps.size(), "the network has ", plan.steps.size(), " steps, there is no step ", i);
+    check(plan.steps[i].out != kAbsent, plan.steps[i].name, " writes no map");
+    const Value& v = plan.values[plan.steps[i].out];
+    py::array map(dtype_of(v.kind), std::vector<py::ssize_t>{py::ssize_t(n), v.h, v.w, v.c});
+    written[i] = static_cast<std::byte*>(map.mutable_data());
+    maps.append(map);
+  }
+  {
+    const WithoutGil unlocked;
+    for (std::size_t i = 0; i < n; ++i) {
+      std::size_t marks = 0;
+      engine.run(image_at(images, i * size), to + i * engine.outputs(), [&](const std::byte* memory) {
+        if (++marks < 3) return;  // the first two are those of the input
+        const Step& step = plan.steps[marks - 3];
+        if (std::byte* map = written[marks - 3]) {
+          const std::size_t bytes = plan.values[step.out].bytes();
+          std::memcpy(map + i * bytes, memory + plan.place[step.out], bytes);
+        }
+      });
+    }
+  }
+  return py::make_tuple(logits, maps);
+}
+
 // The seconds for reading the input and for each step, one row per repetition.
 template <typename Array>
 std::vector<std::vector<double>> time_steps(Model& model, const Array& image, int repeat) {
@@ -71,7 +109,7 @@ std::vector<std::vector<double>> time_steps(Model& model, const Array& image, in
   marks.reserve(engine.plan().steps.size() + 2);
   for (std::vector<double>& row : seconds) {
     marks.clear();
-    engine.run(image_at(image, 0), logits.data(), [&] { marks.push_back(Clock::now()); });
+    engine.run(image_at(image, 0), logits.data(), [&](const std::byte*) { marks.push_back(Clock::now()); });
     for (std::size_t i = 1; i < marks.size(); ++i) {
       row.push_back(std::chrono::duration<double>(marks[i] - marks[i - 1]).count());
     }
@@ -119,6 +157,8 @@ PYBIND11_MODULE(_core, m) {
       .def(py::init(&load), py::arg("file"), py::arg("threads"), py::arg("isa"), py::arg("memory_limit") = 0)
       .def("run", &run<Pixels>, py::arg("images").noconvert())
       .def("run", &run<Values>, py::arg("images").noconvert())
+      .def("run_with_maps", &run_with_maps<Pixels>, py::arg("images").noconvert(), py::arg("steps"))
+      .def("run_with_maps", &run_with_maps<Values>, py::arg("images").noconvert(), py::arg("steps"))
       .def("time_steps", &time_steps<Pixels>, py::arg("image").noconvert(), py::arg("repeat"))
       .def("time_steps", &time_steps<Values>, py::arg("image").noconvert(), py::arg("repeat"))
       .def("steps", &steps)

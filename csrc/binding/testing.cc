@@ -19,6 +19,7 @@
 #include "csrc/base/crc32.h"
 #include "csrc/base/error.h"
 #include "csrc/base/thread_pool.h"
+#include "csrc/binding/dtypes.h"
 #include "csrc/binding/guarded.h"
 #include "csrc/binding/isolated.h"
 #include "csrc/binding/without_gil.h"
@@ -36,11 +37,6 @@ namespace {
 
 template <typename T>
 using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-py::dtype dtype_of(Element kind) {
-  constexpr const char* kNames[] = {"float32", "uint64", "int16", "int32", "uint8"};  // by Element; bits are words
-  return py::dtype(kNames[std::size_t(kind)]);
-}
 
 // Runs one step with all its buffers in pages of their own that end, or begin, at an inaccessible page.
 void run_guarded(const Plan& plan, const Step& step, bool in_place, std::int64_t split, const Guarded::Options& options,
@@ -151,7 +147,8 @@ void run_marked(Model& model, const py::array_t<std::uint8_t, py::array::c_style
   check(std::size_t(image.size()) == in.pixels() * std::size_t(in.c), "the image holds ", image.size(), " elements");
   std::vector<float> logits(model.engine->outputs());
   const WithoutGil unlocked;
-  model.engine->run({image.data(), nullptr}, logits.data(), reinterpret_cast<void (*)()>(mark));
+  const auto call = reinterpret_cast<void (*)()>(mark);
+  model.engine->run({image.data(), nullptr}, logits.data(), [&](const std::byte*) { call(); });
 }
 
 // How the engine divides each step among `threads`: (name, pixels, channels, products, rows, columns).

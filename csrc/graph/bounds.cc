@@ -125,8 +125,9 @@ class Checker {
   // Of avgpool and mul, whose numbers are those of the input times at most `factor`.
   std::int64_t scaled(const Op& op, int c, std::int64_t factor, std::int64_t offset, int shift) const {
     const std::int64_t scale = std::abs(op.int_scale(c));
-    const std::int64_t x = graph_.values[op.input].kind == Element::kI32 ? most_[op.input] : kInt16;
-    return shifted(x * factor * scale + offset, shift) + kInt16;  // the sum is below 2^62
+    const bool wide = graph_.values[op.input].kind == Element::kI32;
+    const std::int64_t x = wide ? most_[op.input] : kInt16, unit = wide ? kOffsetUnit : 1;
+    return shifted(x * factor * scale + offset * unit, shift) + kInt16;  // the sum is below 2^62 + 2^47
   }
 
   std::int64_t zero_point(const Op& op, int c, std::size_t taps) const {

@@ -34,6 +34,7 @@ class Engine::Context {
     }
   }
 
+  const std::byte* maps() const { return arena_.data(); }
   template <typename T>
   T* input() const {
     return at<T>(0);
@@ -140,18 +141,19 @@ void Engine::read_pixels(const Image& image, std::uint8_t* in) const {
   }
 }
 
-void Engine::run(const Image& image, void* logits, const std::function<void()>& mark) {
+void Engine::run(const Image& image, void* logits, const std::function<void(const std::byte*)>& mark) {
   Lease context(*this);
-  if (mark) mark();
+  const std::byte* maps = context->maps();
+  if (mark) mark(maps);
   if (plan_->numerics == Numerics::kInteger) {
     read_pixels(image, context->input<std::uint8_t>());
   } else {
     read_values(image, context->input<float>());
   }
-  if (mark) mark();
+  if (mark) mark(maps);
   for (std::size_t i = 0; i < plan_->steps.size(); ++i) {
     context->run_step(i);
-    if (mark) mark();
+    if (mark) mark(maps);
   }
   auto* to = static_cast<std::byte*>(logits);
   for (std::size_t i = 0; i < plan_->outputs.size(); ++i) {

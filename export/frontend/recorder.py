@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+import ovsw
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend.values import (
     ELEMENTWISE,
     ZERO,
     Arranged,
     Call,
+    Place,
+    Places,
     Value,
     Where,
     array,
@@ -73,16 +76,19 @@ _READS_NUMBERS = {
     "bincount": "the result's shape depends on the image (bincount)",
 }
 _LEAVES_TORCH = (Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__)
-_LIBRARY = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).resolve().parent) + os.sep)
+_FOLDERS = (Path(torch.__file__).parent, Path(__file__).resolve().parents[1], Path(ovsw.__file__).parent / "train")
+_LIBRARY = tuple(str(folder) + os.sep for folder in _FOLDERS)  # no code of users
 
 
 @dataclass
 class Recording:
-    """What a network does with an image: all calls in their order, and what it returns."""
+    """What a network does with an image: all calls in their order, what it returns, and which values it had where."""
 
     calls: list[Call]
     outputs: list[Value]
     numbers: int  # of elements so far
+    values: dict[Place, Value]
+    places: Places
 
 
 Layers = Callable[[nn.Module], Any]
@@ -106,7 +112,7 @@ def record(
         recorder.fresh("image", (), {}, image, Where(recorder.name("x")))
         with _Leaving(recorder), recorder:
             result = network(image)
-    return Recording(recorder.calls, recorder.results(result), recorder.next)
+    return Recording(recorder.calls, recorder.results(result), recorder.next, recorder.values, recorder.places)
 
 
 @contextlib.contextmanager
@@ -180,6 +186,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.twins: dict[tuple[Any, ...], Call] = {}
         self.next = ZERO.size
         self.calls.append(ZERO)
+        self.places = Places()
+        self.values: dict[Place, Value] = {}  # of all results that depend on the image
 
     # What is being called.
 
@@ -208,7 +216,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaf = not any(True for _ in module.children())
         level = _Level(path, type(module).__name__, leaf, len(self.calls), known, muted)
         if known is not None:
-            values = (self.read(x) for x in tree_flatten(inputs)[0] if isinstance(x, Tensor))
+            values = map(self.read, _tensors(inputs))
             level.inputs, level.muted = tuple(v for v in values if v is not None), True
         self.modules.append(level)
 
@@ -216,10 +224,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         level = self.modules.pop()
         if level.leaf and level.path:
             self.rename(level)
-        if level.known is None or not level.inputs or not isinstance(result, Tensor):
+        if not isinstance(result, Tensor):
             return
-        where = Where(level.path or level.layer, level.path, level.layer)
-        self.fresh("layer", (level.known, module, *level.inputs), {}, result, where)
+        if level.known is not None and level.inputs:
+            where = Where(level.path or level.layer, level.path, level.layer)
+            self.fresh("layer", (level.known, module, *level.inputs), {}, result, where)
+        if not self.muted:
+            self.note(self.places.next(level.path), result)
 
     def rename(self, level: _Level) -> None:
         """If a layer has several operations, only the main one keeps the layer's name; the others get a suffix."""
@@ -242,6 +253,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         plain = _NAMES.get(op, op.strip("_"))
         self.counts[plain] += 1
         return plain if self.counts[plain] == 1 else f"{plain}_{self.counts[plain] - 1}"
+
+    def note(self, place: Place, result: Tensor) -> None:
+        value = self.read(result)
+        if value is not None:
+            self.values[place] = value
 
     def refuse(self, what: str) -> ExportError:
         where = self.where("refused")
@@ -287,8 +303,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args, shape, order = _in_order_of_source(args, shape)
         call = self.call(op, args, kwargs, shape, where, result.dtype, output)
         if order is None:
-            order = np.arange(call.size)
-        self.write(result, torch.from_numpy(call.start + order).view(result.shape), where, call)
+            self.write(result, torch.arange(call.start, call.start + call.size).view(result.shape), where, call)
+        else:
+            self.write(result, torch.from_numpy(call.start + order).view(result.shape), where)
 
     def call(
         self,
@@ -331,12 +348,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tuple(source if a is values[0] else a for a in args), inside, places
 
     def write(self, tensor: Tensor, numbers: Tensor, where: Where, call: Call | None = None) -> None:
-        """Notes that a tensor holds these elements; `call` is set if they are all the elements of that call."""
+        """Notes that a tensor holds these elements; `call` is set if they are those of that call in their order."""
         if tensor.numel() == 0:
             return
         address, size = tensor.untyped_storage().data_ptr(), _elements(tensor)
         plain = tensor.is_contiguous() and tensor.storage_offset() == 0 and tensor.numel() == size
-        if plain and call is not None and bool((numbers.reshape(-1).diff() == 1).all()):
+        if plain and call is not None:
             self.storages[address] = _Storage.of(tensor, where, call)
             return
         storage = self.storages.get(address)
@@ -404,21 +421,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self.muted:
             return func(*args, **kwargs)
-        tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
+        place = self.places.next(self.modules[-1].path if self.modules else "", op_name(func))
+        tensors = list(_tensors(args, kwargs.values()))
         if not any(self.read(t) is not None for t in tensors):
             result = self.untraced(func, args, kwargs, tensors)
             for t in _written(func, args, kwargs):
                 if isinstance(t, Tensor) and t.untyped_storage().data_ptr() in self.storages:  # beside traced elements
-                    self.write(t, torch.from_numpy(numbers_of(self.constant(t))).view(t.shape), self.where(_op(func)))
+                    self.write(
+                        t, torch.from_numpy(numbers_of(self.constant(t))).view(t.shape), self.where(op_name(func))
+                    )
             return result
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             with self:  # a composite operation, which inference mode does not split into its parts
                 return func.decompose(*args, **kwargs)
-        return self.traced(func, args, kwargs, tensors)
+        memory = {t.untyped_storage().data_ptr() for t in tensors}
+        result = self.traced(func, args, kwargs, tensors)
+        first = main_result(result)
+        if first is not None and (
+            place.op.endswith("_") or first.untyped_storage().data_ptr() not in memory
+        ):  # no view
+            self.note(place, first)
+        return result
 
     def untraced(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         """Executes an operation that does not depend on the image; tracks random numbers until they are overwritten."""
-        name = _op(func)
+        name = op_name(func)
         result = _defined(name, func(*args, **kwargs))
         drawn = _line() if torch.Tag.nondeterministic_seeded in func.tags else ""
         sources = tensors[1:] if name in ("copy_", "fill_", "zero_") else tensors
@@ -426,7 +453,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         drawn = drawn or next((mark[1] for mark in marks if mark is not None), "")
         if not drawn and not self.random:
             return result
-        for tensor in (t for t in tree_flatten(result)[0] if isinstance(t, Tensor) and _is_plain(t)):
+        for tensor in (t for t in _tensors([result]) if _is_plain(t)):
             if drawn:
                 self.random[tensor.untyped_storage().data_ptr()] = (tensor.untyped_storage(), drawn)
             elif tensor.numel() == _elements(tensor):
@@ -434,7 +461,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def traced(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
-        op = _op(func).rstrip("_")
+        op = op_name(func).rstrip("_")
         if op in _SHAPE_ONLY:
             return _defined(op, func(*args, **kwargs))
         if op in _READS_NUMBERS:
@@ -525,7 +552,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether all that decides where elements go is constant."""
         data = _MOVES[op]
         others = [a for i, a in enumerate(args) if i not in data]
-        if any(isinstance(t, Tensor) and self.read(t) is not None for t in tree_flatten((others, kwargs))[0]):
+        if any(self.read(t) is not None for t in _tensors(others, kwargs.values())):
             return False
         if op == "as_strided":
             from_start = not (args[3] if len(args) > 3 else kwargs.get("storage_offset"))
@@ -606,9 +633,27 @@ _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot")
 _MAIN = ("linear", "pointwise", "convolution", "mm", "addmm", "bmm", "layer")
 
 
-def _op(func: Any) -> str:
+def op_name(func: Any) -> str:
     space, name = func._schema.name.split("::")
     return name if space == "aten" else f"{space}::{name}"
+
+
+def main_result(result: Any) -> Tensor | None:
+    """The only map that an operation returns, or the first, beside which others are statistics or positions."""
+    first = result[0] if isinstance(result, (tuple, list)) and result else result
+    return first if isinstance(first, Tensor) and first.is_floating_point() else None
+
+
+def _tensors(*parts: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors in arguments or results of operations, and in lists of them."""
+    for part in parts:
+        for x in part:
+            if isinstance(x, Tensor):
+                yield x
+            elif isinstance(x, (list, tuple)):
+                yield from _tensors(x)
+            elif isinstance(x, dict):
+                yield from _tensors(x.values())
 
 
 def _is_plain(t: Tensor) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from ovsw.export.frontend.builder import GraphBuilder
 from ovsw.export.frontend.layers import LAYERS
 from ovsw.export.frontend.recorder import record
 from ovsw.export.frontend.standin import standing_in
+from ovsw.export.frontend.values import Place, Places
 from ovsw.export.source import Source
 from ovsw.networks import InputSpec
 from ovsw.nn import binary_layers
@@ -39,12 +40,12 @@ _TRIES = 6
 def source(model: Network, spec: InputSpec, name: str, path: Path | None = None) -> Source:
     """A network as a source. `model` is a module, or any function that takes a tensor of images."""
     model = unwrapped(model)
-    runner = _Runner(model, name, spec.shape)
+    runner = Runner(model, name, spec.shape)
     module = model if isinstance(model, nn.Module) else nn.Module()
     parameters = [p for n, p in module.named_parameters() if not n.endswith("scaling_factor")]
     network = Source(
         name,
-        runner.graph(),
+        runner.recorded().graph,
         runner.reference,
         spec,
         parameters=sum(p.numel() for p in parameters),
@@ -57,7 +58,7 @@ def source(model: Network, spec: InputSpec, name: str, path: Path | None = None)
 
 def trace(model: Network, input_shape: ir.Shape) -> ir.Graph:
     """The graph of `model` in eval mode for one image of `input_shape`."""
-    return _Runner(unwrapped(model), type(model).__name__, input_shape).graph()
+    return Runner(unwrapped(model), type(model).__name__, input_shape).recorded().graph
 
 
 def unwrapped(model: Any) -> Any:
@@ -68,8 +69,24 @@ def unwrapped(model: Any) -> Any:
     return model
 
 
+def opaque(module: nn.Module) -> Any:
+    """The converter of a layer that is not looked into; None for others."""
+    return LAYERS.get(type(module))
+
+
+class Recorded(NamedTuple):
+    """A network as a graph, the shapes of its results for one image, and the nodes of the values that it has on the way
+    to them.
+    """
+
+    graph: ir.Graph
+    shapes: list[tuple[int, ...]]
+    nodes: dict[Place, ir.Node]
+    places: Places
+
+
 @dataclass
-class _Runner:
+class Runner:
     """Runs a user's network, in float64 if it gives the same results there as in float32."""
 
     model: Network
@@ -108,12 +125,20 @@ class _Runner:
         except Exception as e:  # whatever the network's own code raises for an input it does not fit
             raise ExportError(f"{self.name} does not take an input of {self.shape}: {first_line(e)}") from None
 
-    def graph(self) -> ir.Graph:
-        names = {m: path for path, m in self.model.named_modules()} if isinstance(self.model, nn.Module) else {}
+    def recorded(self) -> Recorded:
+        """The network as its weights are now."""
         image = torch.randn(1, *self.shape, generator=torch.Generator().manual_seed(1)).to(self.dtype)
         with torch.random.fork_rng(devices=[]), standing_in(self.dtype):
-            recording = record(self._result, image, names, lambda module: LAYERS.get(type(module)))
-            return GraphBuilder(recording).graph(recording.outputs)
+            recording = record(self._result, image, self.names, opaque)
+            builder = GraphBuilder(recording)
+            graph = builder.graph(recording.outputs)
+        nodes = {place: builder.nodes[v] for place, v in recording.values.items() if v in builder.nodes}
+        return Recorded(graph, [value.shape for value in recording.outputs], nodes, recording.places)
+
+    @property
+    def names(self) -> dict[nn.Module, str]:
+        """The paths of modules."""
+        return {m: path for path, m in self.model.named_modules()} if isinstance(self.model, nn.Module) else {}
 
     def reference(self, images: np.ndarray) -> Any:
         """The network's results for normalised images: (n, classes), or (n, channels, height, width) for maps."""

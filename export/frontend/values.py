@@ -8,8 +8,9 @@ result of one operation in its order (`Call`), or elements of several results in
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 import numpy as np
 import torch
@@ -32,6 +33,29 @@ class Where:
     def __str__(self) -> str:
         inside = f"in {self.path or 'the network'}" + (f" ({self.layer})" if self.layer else "")
         return f"{inside}, {self.line}" if self.line else inside
+
+
+class Place(NamedTuple):
+    """A result of a network: that of the `number`-th operation of this name in a module, or of a call of the module."""
+
+    path: str
+    op: str  # "": the module's own result
+    number: int  # from 1
+
+
+class Places:
+    """Counts operations and calls while a network runs, so that every run of it gives a result the same place."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+
+    def next(self, path: str, op: str = "") -> Place:
+        self.counts[path, op] += 1
+        return Place(path, op, self.counts[path, op])
+
+    def total(self, place: Place) -> int:
+        """How many places there are that differ from this one only in their number."""
+        return self.counts[place.path, place.op]
 
 
 @dataclass(eq=False)

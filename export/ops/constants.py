@@ -96,10 +96,10 @@ class Line:
         self.y = np.where(self.a == 0, 0.0, np.clip(np.rint(-self.b / safe), -most, most))
         self.value = self.a * self.y + self.b
 
-    def at(self, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Multipliers and offsets for shifts of s, whether they fit or not."""
+    def at(self, s: np.ndarray, unit: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Multipliers and offsets, in multiples of `unit`, for shifts of s, whether they fit or not."""
         m = np.clip(rounded(self.a * 2.0**s), -(1 << 31), 1 << 31)
-        return m, floored(self.value * 2.0**s) - m * self.y.astype(np.int64)
+        return m, (floored(self.value * 2.0**s) - m * self.y.astype(np.int64)) // unit
 
 
 def shifted(sums: np.ndarray, s: np.ndarray) -> np.ndarray:

@@ -48,11 +48,12 @@ def build(
     stem: str | None = None,
     calibration: np.ndarray | None = None,
     stream: str = "auto",
+    every_map: bool = False,
 ) -> Built:
     """The model of a valid graph in these numerics; `weights` and `stem` as in `quantize`.
 
     `calibration` are normalised images, float32 (n, channels, height, width), for the scales of what is not clamped.
-    Raises NotIntegerError.
+    `every_map` is for integer files: ops of which only bits are read store their maps, too. Raises NotIntegerError.
     """
     legal = legalized(graph, numerics)
     ops = fuse(legal)
@@ -61,7 +62,7 @@ def build(
         return Built(pack(lowered, legal.outputs, mean, std, metadata), [], lowered, legal)
     ranges = None if calibration is None else partial(measured, legal, calibration)
     lowered, warnings = quantize(ops, mean, std, weights, stem, ranges, stream)
-    return Built(pack(lowered, legal.outputs, mean, std, metadata, numerics), warnings, lowered, legal)
+    return Built(pack(lowered, legal.outputs, mean, std, metadata, numerics, every_map), warnings, lowered, legal)
 
 
 def legalized(graph: ir.Graph, numerics: str) -> ir.Graph:

@@ -19,8 +19,12 @@ def pack(
     std: Sequence[float],
     metadata: dict[str, Any],
     numerics: str = "float",
+    every_map: bool = False,
 ) -> bnn.Model:
-    """The model of these ops, which are all of these numerics, with the values of these nodes as its outputs."""
+    """The model of these ops, which are all of these numerics, with the values of these nodes as its outputs.
+
+    With `every_map`, ops of which only bits are read store their maps, too.
+    """
     model = bnn.Model([], [], [], output=0, mean=0, std=0, numerics=numerics, metadata=metadata)
     model.mean, model.std = (model.add_tensor(np.asarray(values)) for values in (mean, std))
     image = next(node for op in ops for node in op.fused.reads if isinstance(node, ir.Input))
@@ -30,7 +34,7 @@ def pack(
         second = fused.residual or fused.other
         if second is not None:
             record.residual = values[second]
-        if fused.wants_map:
+        if fused.wants_map or every_map:
             record.out = values[fused.value] = model.add_value(op.kind, *fused.value.shape)
         if fused.sign is not None:
             record.bits = values[fused.sign] = model.add_value("bits", *fused.sign.shape)

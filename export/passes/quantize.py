@@ -29,6 +29,7 @@ _SLOPE = 1 << 14  # a slope of 1
 _WIDE_SLOPE = 1 << 30  # the same in a 32-bit stream
 _SMALL_STEM = 0.02  # products of pixels for each binary one
 _PIXEL = ((1, 1), (1, 1), (0, 0))  # window, stride and padding of an average over one
+_OFFSET_UNIT = 1 << 16  # what the offset of an average or a product counts where it reads 32 bits
 _WIDE_ENDS = 1 << 30  # the largest end of a clamp there
 
 
@@ -313,19 +314,19 @@ class Quantizer:
     def scaled(self, op: Fused, line: Line, largest: int, steps: float, peak: float = LIMIT) -> Lowered:
         """An op whose sums of at most `largest` are formed in 64 bits, with multiplier, offset and shift."""
         room = INT32 - 32768 - self.residual(op).limit
-        most = 62 if self.source(op).kind == "i32" else 47
+        most, unit = (62, _OFFSET_UNIT) if self.source(op).kind == "i32" else (47, 1)
 
         def at(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            m, o = line.at(s)
+            m, o = line.at(s, unit)
             size, far = np.minimum(np.abs(m), 32768), np.minimum(np.abs(o), INT32 + 1)
-            return m, o, (size <= 32767) & (far <= INT32) & (shifted(largest * size + far, s) <= room)
+            return m, o, (size <= 32767) & (far <= INT32) & (shifted(largest * size + far * unit, s) <= room)
 
         best = largest_shift(most, at)
         if not best.fits.all():
             self.refuse(op.name, f"{int((~best.fits).sum())} channels have a scale or offset too large for 16 bits")
         offset = self.below(op, best.offset)
         constants = integers(offset, best.shift, scale=("i16", best.weight))
-        sums = shifted(largest * np.abs(best.weight) + np.abs(offset), best.shift)
+        sums = shifted(largest * np.abs(best.weight) + np.abs(offset) * unit, best.shift)
         return self.stored(op, constants, steps, peak, most=int(sums.max()) + LIMIT)
 
     def moved_centre(self, op: Fused) -> tuple[np.ndarray, int]:

@@ -59,7 +59,8 @@ class Scales:
         stem_peak: int,
     ) -> None:
         """`peak` is the largest weight that a real convolution can have, `stem_peak` that of one over pixels."""
-        self.ops, self.ranges, self.std, self.peak, self.stem_peak = ops, ranges, std, peak, stem_peak
+        self.ops, self.ranges, self.peak, self.stem_peak = ops, ranges, peak, stem_peak
+        self.mean, self.std = mean, std
         self.brightest = float((np.maximum(np.abs(mean), np.abs(1 - mean)) / std).max())
         self.measured: Mapping[ir.Node, float] = {}
         self.by_value = {op.value: op for op in ops}
@@ -248,9 +249,9 @@ class Scales:
         groups = {self._group(side, op) for op in self.ops for side in ("before", "after")}
         for group in groups:
             group.wide = bool(group.asked) and group not in self.raw and self._may_be_wide(group)
-        largest: dict[ir.Node, float] = {
-            op.source: self.brightest for op in self.ops if isinstance(op.source, ir.Input)
-        }
+        # The format's bound on a sum over pixels counts the pixels, 0 to 255, and their zero points apart.
+        pixels = float(((1 + np.abs(self.mean)) / self.std).max())
+        largest: dict[ir.Node, float] = {op.source: pixels for op in self.ops if isinstance(op.source, ir.Input)}
         self._largest_sums = largest
         peaks: dict[_Group, float] = defaultdict(float)
         for op in self.ops:

@@ -153,7 +153,7 @@ void multiply_wide(const KernelArgs& args, std::int64_t begin, std::int64_t end,
     const std::int32_t* x = in + pixel * channels;
     const std::int16_t* r = other + (args.per_channel ? 0 : pixel * channels);
     for (int c = 0; c < channels; ++c) {
-      product[c] = std::int32_t((std::int64_t(scale[c] * r[c]) * x[c] + base[c]) >> shift[c]);
+      product[c] = std::int32_t((std::int64_t(scale[c] * r[c]) * x[c] + kOffsetUnit * base[c]) >> shift[c]);
     }
     finish_pixel_call(epilogue, product, pixel, 0, channels);
   }

@@ -225,7 +225,7 @@ __attribute__((noinline)) void average_wide(const KernelArgs& args, std::int64_t
         sum[c] = whole * most + (2 * rest * most + n) / (2 * n);
       }
     }
-    for (int c = 0; c < s.out_c; ++c) q[c] = std::int32_t((scale[c] * sum[c] + base[c]) >> shift[c]);
+    for (int c = 0; c < s.out_c; ++c) q[c] = std::int32_t((scale[c] * sum[c] + kOffsetUnit * base[c]) >> shift[c]);
     finish_pixel_call(epilogue, q, pixel, 0, s.out_c);
   }
 }

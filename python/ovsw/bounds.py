@@ -16,6 +16,7 @@ INT32 = 2**31 - 1
 LOW, HIGH = -32768, 32767
 WIDE = 1 << 30  # the largest clamp, level and pad_value in 32 bits, and one more than the largest input of a prelu
 MAX_SHIFT, MAX_WIDE_SHIFT, MAX_I32_SHIFT = 31, 47, 62  # of a sum in 32 bits, in 64 bits, and there of an i32 input
+OFFSET_UNIT = 65536  # of avgpool and mul over an i32
 MAX_MEAN = 256
 MAX_TAPS = 65535  # of avgpool
 MAX_PAD_VALUE = 1024  # of bconv
@@ -379,7 +380,7 @@ class Checker:
             self.require(taps <= MAX_TAPS, f"has {taps} taps, expected at most {MAX_TAPS}")
             x = self.most[op.input] if reads_i32 else -LOW
             factor = x * (taps if op.kind == "avgpool" else -LOW)  # the sums stay below 2^62
-            sums = factor * np.abs(integers(self.model, op.scale)) + offset
+            sums = factor * np.abs(integers(self.model, op.scale)) + offset * (OFFSET_UNIT if reads_i32 else 1)
             return self.fits(_shifted(sums, shift) - LOW)
         sums = offset + (self.binary_sums(op) if op.kind == "bconv" else self.real_sums(op))
         self.fits(sums)

@@ -138,6 +138,21 @@ class Engine:
             numbers = self._core.run(batch)
         except MemoryError:
             raise self._no_memory() from None
+        return self._outputs(numbers, single)
+
+    def run_with_maps(self, images: ImageLike, ops: Sequence[int]) -> tuple[Any, list[np.ndarray]]:
+        """The result of `run` for a batch, and the maps (n, height, width, channels) that these ops of the file write.
+
+        In integer files they are the whole numbers of docs/numerics.md.
+        """
+        batch, single = self._batch(images)
+        try:
+            numbers, maps = self._core.run_with_maps(batch, list(ops))
+        except MemoryError:
+            raise self._no_memory() from None
+        return self._outputs(numbers, single), maps
+
+    def _outputs(self, numbers: np.ndarray, single: bool) -> Any:
         if self._one_vector:
             return numbers[0] if single else numbers
         outputs, end = [], 0

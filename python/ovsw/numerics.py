@@ -13,7 +13,19 @@ from typing import Any
 import numpy as np
 
 from ovsw import format as bnn
-from ovsw.bounds import HIGH, LOW, check, integers, is_wide, real_weight, sides, stored, two_rows, zero_points
+from ovsw.bounds import (
+    HIGH,
+    LOW,
+    OFFSET_UNIT,
+    check,
+    integers,
+    is_wide,
+    real_weight,
+    sides,
+    stored,
+    two_rows,
+    zero_points,
+)
 
 __all__ = ["check", "exp", "log", "pixels", "run_op", "simulate", "simulate_values", "zero_points"]
 
@@ -138,6 +150,8 @@ def _core(model: bnn.Model, op: bnn.Op, x: np.ndarray, residual: np.ndarray | No
         sums = _binary_sums(model, op, np.where(x, 1, -1))
     else:
         sums = integers(model, op.scale) * (x * residual if op.kind == "mul" else _averages(op, x))
+        if model.values[op.input].kind == "i32":
+            return (sums + integers(model, op.offset) * OFFSET_UNIT) >> integers(model, op.shift)
     return _shifted(model, op, sums)
 
 

@@ -244,4 +244,4 @@ def test_float64_is_used_where_it_is_the_same_function(factor: float, wide: bool
         y = F.adaptive_avg_pool2d(x, 2).flatten(1)
         return y * (factor if x.dtype == torch.float64 else 1.0)
 
-    assert (torch_module._Runner(network, "n", (3, 6, 6)).dtype == torch.float64) == wide
+    assert (torch_module.Runner(network, "n", (3, 6, 6)).dtype == torch.float64) == wide

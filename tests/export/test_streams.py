@@ -97,6 +97,30 @@ def test_a_convolution_reads_a_stream_in_16_bits(tmp_path: Path) -> None:
     assert np.median(np.abs(logits - expected)) < 1e-3 * np.abs(expected).max()
 
 
+def test_an_average_of_a_moved_stream(tmp_path: Path) -> None:
+    """A large offset between the stream and the average must not take bits from the average's multiplier."""
+    model = Stream().eval()
+    model.last = nn.Sequential(nn.BatchNorm1d(16), model.last)
+    nn.init.constant_(model.last[0].running_mean, -8.0)
+    file, logits = exported(model.eval(), tmp_path / "m.bnn")
+    mean = next(op for op in file.ops if op.kind == "avgpool")
+    assert file.values[mean.input].kind == "i32"
+    assert np.abs(file.tensors[mean.scale].array).min() >= 1 << 12
+    expected = exact(model, pixels(64))
+    assert np.median(np.abs(logits - expected)) < 2e-3 * np.ptp(expected, axis=0).mean()
+
+
+def test_a_bright_stem_leaves_room(tmp_path: Path) -> None:
+    """The loader's bound on sums over pixels counts their zero points apart, so it is larger than what they can be."""
+    model = Stream(prelu=True).eval()
+    for norm in model.norms:
+        norm.running_var.fill_(1e4)
+    for _ in range(8):  # steps are powers of two, which leave more room or less
+        with torch.no_grad():
+            model.stem.weight *= 2 ** (1 / 8)
+        exported(model, tmp_path / "m.bnn", numerics="integer")
+
+
 def test_a_clamped_network_has_no_stem_of_24_bits(tmp_path: Path) -> None:
     report = export_module(Stream(clamp=True), (1, 3, 16, 16), tmp_path / "m.bnn", mean=MEAN, std=STD, stem="int24")
     assert "the stem has 16 bits: 24 are for networks with a 32-bit stream" in report.warnings

@@ -29,7 +29,7 @@ ELSEWHERE = (
     "A reader MUST accept a newer minor version",  # test_compatibility
     "A reader MUST refuse a file that fails one of these checks",  # all of this
     "A reader MUST NOT follow an offset or allocate memory by a size before these are checked.",  # test_hostile
-    "X * N * |M| + |O| is then below 2^62 in any file",  # follows from three others
+    "X * N * |M| + 65536 * |O| is then below 2^63 in any file",  # follows from three others
     "|Y| <= 2^50 by the limit of 2^20 on H * W * C.",  # follows from two others
 )
 

@@ -279,7 +279,7 @@ LARGEST: dict[str, tuple[Callable[[Wide], int], int]] = {
     "gather": (lambda b: gather(b, b.constant(70000), 5), 70000),
     "gather with a large pad_value": (lambda b: gather(b, b.constant(70000), -80000), 80000),
     "bilinear": (lambda b: b.op("bilinear", b.constant(-7), weight=b.tensor([0, 0, 1, 0, 2, 0, 3, 0] * 2)), 7),
-    "avgpool": (lambda b: scaled(b, "avgpool", b.constant(70000), -3, 2, 1), 105001 + 32768),
+    "avgpool": (lambda b: scaled(b, "avgpool", b.constant(70000), -3, 2, 1), 105000 + 65536 + 32768),
     "mul": (lambda b: scaled(b, "mul", b.constant(70000), 1, 0, 15), 70000 + 32768),
     "bconv": (lambda b: bconv(b, 70000, 5), 36 * 70000 + 5),
     "i16 of a large i32": (lambda b: b.op("maxpool", b.constant(70000), "i16"), 32768),

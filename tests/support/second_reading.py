@@ -116,6 +116,10 @@ class Reading:
     def shifted(self, k: int, n: int) -> int:
         return int((n + self.offset[k]) // 2 ** self.shift[k])
 
+    def scaled(self, k: int, n: int) -> int:
+        unit = 65536 if self.model.values[self.op.input].kind == "i32" else 1
+        return int((self.scale[k] * n + unit * self.offset[k]) // 2 ** self.shift[k])
+
     def first_channel(self, k: int) -> int:
         """Of the group that output channel k belongs to."""
         per_group = len(self.weight[0][0][0])
@@ -158,7 +162,7 @@ class Reading:
         n = sum(self.inside(row, column, pad) for row, column in taps)
         if n != len(taps):
             total = (2 * total * len(taps) + n) // (2 * n)
-        return self.shifted(k, self.scale[k] * total)
+        return self.scaled(k, total)
 
     # --- all others ---
 
@@ -170,7 +174,7 @@ class Reading:
         return int(self.x[y][x][c]) if 0 <= c < self.c else 0
 
     def mul(self, y: int, x: int, k: int) -> int:
-        return self.shifted(k, self.scale[k] * self.x[y][x][k] * self.second(y, x, k))
+        return self.scaled(k, self.x[y][x][k] * self.second(y, x, k))
 
     def concat(self, y: int, x: int, k: int) -> int:
         assert self.other is not None

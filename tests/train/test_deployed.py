@@ -18,10 +18,9 @@ from ovsw.export.frontend.torch_module import trace
 from ovsw.networks import InputSpec, network
 from ovsw.nn import BinaryConv2d, create
 from ovsw.train import Deployed, freeze
-from ovsw.train.calls import in_eval
-from ovsw.train.integers import Integers
 
 from support.deploying import Drawn
+from support.foreign import HABITS
 from support.quantizing import Gentle, integer_model, loaded, randomised, state_of
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -40,10 +39,7 @@ def interleaved(pixels: Tensor) -> np.ndarray:
 
 
 def assert_bits_of_the_file(model: nn.Module, spec: InputSpec, widths: dict[str, str], n: int = 3) -> None:
-    """With gradients and without, from pixels and from normalised images, against the engine and the simulation.
-
-    Every map is compared as well: in the logits most errors of one step are lost.
-    """
+    """With gradients and without, from pixels and from normalised images, against the engine and the simulation."""
     freeze(model.train())
     pixels = random_pixels(spec, n)
     normalised = torch.from_numpy(spec.normalised(interleaved(pixels)))
@@ -55,15 +51,6 @@ def assert_bits_of_the_file(model: nn.Module, spec: InputSpec, widths: dict[str,
     file, _ = integer_model(copy.deepcopy(model), spec.shape, spec.mean, spec.std, **widths)
     expected = Engine(bnn.to_bytes(file)).run(interleaved(pixels))
     values = numerics.simulate_values(file, interleaved(pixels))
-    ops = deployed._lowered()[0]
-    integers = Integers(ops, pixels.float(), spec.mean)
-    for op, record in zip(ops, file.ops):
-        n = integers.value(op.fused.value).reshape(len(pixels), *op.fused.value.shape).permute(0, 2, 3, 1).numpy()
-        if record.out is not None:
-            np.testing.assert_array_equal(n, values[record.out], err_msg=record.name)
-        if record.bits is not None:
-            threshold = 0 if record.threshold is None else file.tensors[record.threshold].array
-            np.testing.assert_array_equal(n >= threshold, values[record.bits], err_msg=record.name)
     np.testing.assert_array_equal(values[file.output].reshape(len(pixels), -1), expected)
     assert expected.std() > 0.01
     for logits in found:
@@ -175,12 +162,16 @@ def test_it_follows_the_weights(tmp_path: Any) -> None:
 # numbers are the simulation's; hardtanh's own hooks put them in, in the order of the calls.
 
 
-def by_hooks(model: nn.Module, spec: InputSpec, pixels: Tensor) -> Tensor:
-    file, _ = integer_model(copy.deepcopy(model), spec.shape, spec.mean, spec.std)
+def maps_of_clamps(file: bnn.Model, pixels: Tensor) -> list[Tensor]:
     values = numerics.simulate_values(file, interleaved(pixels))
     clamped = [values[op.out] for op in file.ops if op.act == "clamp" and op.out is not None]
-    logits = torch.from_numpy(values[file.output]).flatten(1)
-    maps = iter(torch.from_numpy((n + 0.5) / 32767.5).permute(0, 3, 1, 2).float() for n in clamped)
+    return [torch.from_numpy((n + 0.5) / 32767.5).permute(0, 3, 1, 2).float() for n in clamped]
+
+
+def by_hooks(model: nn.Module, spec: InputSpec, pixels: Tensor) -> Tensor:
+    file, _ = integer_model(copy.deepcopy(model), spec.shape, spec.mean, spec.std)
+    logits = torch.from_numpy(numerics.simulate(file, interleaved(pixels)))
+    maps = iter(maps_of_clamps(file, pixels))
 
     def put(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         return output + (next(maps) - output).detach()
@@ -194,6 +185,24 @@ def by_hooks(model: nn.Module, spec: InputSpec, pixels: Tensor) -> Tensor:
             handle.remove()
     assert next(maps, None) is None
     return found + (logits - found).detach()
+
+
+def test_values_in_the_module_are_the_files() -> None:
+    """To 1/1000 of a step."""
+    model = freeze(loaded("cResNet20_1w1a", state_of("cResNet20_1w1a", 32), 32).train())
+    pixels = random_pixels(CIFAR, 2)
+    file, _ = integer_model(copy.deepcopy(model), CIFAR.shape, CIFAR.mean, CIFAR.std)
+    seen: list[Tensor] = []
+    deployed = Deployed(model, CIFAR)
+    deployed(pixels)
+    for module in model.modules():
+        if isinstance(module, nn.Hardtanh):
+            module.register_forward_hook(lambda m, x, y: seen.append(y.detach().clone()))
+    deployed(pixels)
+    expected = maps_of_clamps(file, pixels)
+    seen = seen[-len(expected) :]  # those before are of the recording
+    for found, stored in zip(seen, expected, strict=True):
+        torch.testing.assert_close(found, stored, rtol=0, atol=1e-3 / 32767.5)
 
 
 @pytest.mark.parametrize("learned", [False, True])
@@ -233,6 +242,114 @@ def test_statistics_stay_and_clamps_block() -> None:
     assert grad.abs().max() == 0
 
 
+# Other people's modules.
+
+HALF = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
+
+
+def drawn_habit(name: str) -> tuple[Any, tuple[int, ...], Tensor]:
+    model, shape = HABITS[name]()
+    model = model.float() if isinstance(model, nn.Module) else model
+    pixels = torch.randint(0, 256, (5, *shape[1:]), generator=torch.Generator().manual_seed(3)).byte()
+    with torch.no_grad():  # some make their tensors at the first call
+        model(pixels[:1] / 255)
+    return model, shape, pixels
+
+
+def outputs(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def backward(model: nn.Module, result: Any) -> dict[str, Tensor]:
+    """Gradients of some loss, by parameter."""
+    model.zero_grad()
+    losses = [(y - torch.arange(y.numel()).view(y.shape) / 8).square().mean() for y in outputs(result)]
+    torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("rest", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_anybodys_module(rest: bool, tmp_path: Any) -> None:
+    """Whatever becomes an integer file by default can be trained as that file, and every parameter learns."""
+    integer = []
+    chosen = [name for i, name in enumerate(HABITS) if (i % 4 == 0) != rest]
+    for name in chosen:
+        model, shape, pixels = drawn_habit(name)
+        report = export_module(model, shape, tmp_path / "m.bnn", **HALF, force=True)
+        if report.numerics != "integer":
+            continue
+        integer.append(name)
+        expected = outputs(Engine(tmp_path / "m.bnn").run(interleaved(pixels)))
+        if isinstance(model, nn.Module):
+            freeze(model.train())
+        found = Deployed(model, shape, **HALF)(pixels)
+        for got, want in zip(outputs(found), expected, strict=True):
+            np.testing.assert_array_equal(got.detach().numpy().reshape(want.shape), want, err_msg=name)
+        if isinstance(model, nn.Module) and outputs(found)[0].requires_grad:
+            gradients, own = backward(model, found), backward(model, model((pixels / 255 - 0.5) / 0.25))
+            assert gradients.keys() == own.keys(), name
+            for parameter, gradient in own.items():
+                assert bool(gradients[parameter].any()) == bool(gradient.any()), (name, parameter)
+    assert len(integer) >= 0.8 * len(chosen), set(chosen) - set(integer)
+
+
+class Moved(nn.Module):
+    """RSign, RPReLU and DoReFa's weights on a stream that nothing clamps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.stem = nn.Conv2d(3, 8, 3, 2, 1)
+        self.weights = nn.ParameterList(torch.randn(8, 8, 3, 3) for _ in range(3))
+        self.shifts = nn.ParameterList(0.3 * torch.randn(3, 8, 1, 1) for _ in range(3))
+        self.slopes = nn.ParameterList(torch.rand(8) for _ in range(3))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(3))
+        self.head = nn.Linear(8, 4)
+        for norm in self.norms:
+            nn.init.constant_(norm.running_var, 30)  # type: ignore[arg-type]
+        self.maps: list[Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for w, shift, slope, norm in zip(self.weights, self.shifts, self.slopes, self.norms):
+            soft = (x + shift[0]).clamp(-1, 1)
+            bits = soft + (torch.where(x + shift[0] >= 0, 1.0, -1.0) - soft).detach()
+            binary = w + (torch.where(w >= 0, 1.0, -1.0) * w.abs().mean() - w).detach()
+            y = norm(F.conv2d(bits, binary, padding=1)) + x + shift[1]
+            x = self.put(F.prelu(y, slope)) + shift[2]
+        return self.head(x.mean((2, 3)))
+
+    def put(self, x: Tensor) -> Tensor:
+        return x if self.maps is None else x + (self.maps.pop(0) - x).detach()
+
+
+def test_gradients_of_anybodys_module(tmp_path: Any) -> None:
+    """A reference that shares nothing with Deployed: the simulation's numbers, put in by the module itself. How many
+    steps there are is read off the numbers and the module's own values.
+    """
+    model = Moved().eval()
+    pixels = random_pixels(CIFAR, 4, seed=2)
+    gradients = backward(model, Deployed(model, CIFAR)(pixels))
+    export_module(model, (1, *CIFAR.shape), tmp_path / "m.bnn", mean=CIFAR.mean, std=CIFAR.std)
+    file = bnn.read(tmp_path / "m.bnn")
+    values = numerics.simulate_values(file, interleaved(pixels))
+    stream = [values[op.out].transpose(0, 3, 1, 2) for op in file.ops if op.act == "prelu" and op.out]
+    x, own = torch.from_numpy(CIFAR.normalised(interleaved(pixels))), list[Tensor]()
+    model.put = lambda y: own.append(y.detach()) or y  # type: ignore[method-assign, func-returns-value]
+    model(x)
+    del model.put
+    steps = float(np.median(stream[0] / own[0].numpy()))
+    assert steps > 2**16
+    model.maps = [torch.from_numpy(n / steps).float() for n in stream]
+    assert len(model.maps) == len(own) == 3
+    logits = torch.from_numpy(numerics.simulate(file, interleaved(pixels)))
+    result = model(x)
+    for name, gradient in backward(model, result + (logits - result).detach()).items():
+        torch.testing.assert_close(
+            gradients[name], gradient, rtol=1e-3, atol=1e-3 * gradient.abs().max().item(), msg=name
+        )
+
+
 # Refusals.
 
 
@@ -263,6 +380,7 @@ def test_dropouts_must_be_frozen() -> None:
         (torch.zeros(2, 3, 32, 31), r"float32 \(2, 3, 32, 31\), expected float32 or uint8 \(n, 3, 32, 32\)"),
         (torch.zeros(2, 3, 32, 32, dtype=torch.float64), "float64"),
         (torch.zeros(3, 32, 32), r"\(3, 32, 32\)"),
+        ((torch.zeros(1, 3, 32, 32),), "the images are a tuple, expected a tensor"),
         (torch.full((1, 3, 32, 32), float("nan")), "not finite"),
     ],
 )
@@ -273,15 +391,13 @@ def test_other_images(images: Tensor, words: str) -> None:
 
 
 def test_networks_without_an_integer_form() -> None:
-    with pytest.raises(ExportError, match="conv1: its result is not clamped"):
-        Deployed(create("cResNet18", 10), CIFAR)
     with pytest.raises(ExportError, match="SELU"):
         Deployed(nn.Sequential(randomised(Gentle(), 1), nn.SELU()), CIFAR)
     with pytest.raises(ExportError, match=r"stem\.0\.weight is float64, expected float32 weights"):
         Deployed(randomised(Gentle(), 1).double(), CIFAR)
-    with pytest.raises(ExportError, match="weights is 'int4'; known are int16, int8"):
+    with pytest.raises(ExportError, match="weights= is 'int4'; known are int16, int8"):
         Deployed(randomised(Gentle(), 1), CIFAR, weights="int4")
-    with pytest.raises(ExportError, match="stem is 'int4'; known are int16, int8"):
+    with pytest.raises(ExportError, match="stem= is 'int4'; known are int16, int8"):
         Deployed(randomised(Gentle(), 1), CIFAR, stem="int4")
 
 
@@ -295,12 +411,28 @@ def test_weights_that_are_not_finite() -> None:
         deployed(random_pixels(CIFAR))
 
 
-def test_a_copy_in_eval_mode_shares_weights_of_its_type() -> None:
-    model = Gentle()
-    shared = in_eval(model, torch.float32)
-    assert shared is not model
-    ours, theirs = model.state_dict(), shared.state_dict()
-    assert [k for k in ours if ours[k].data_ptr() != theirs[k].data_ptr()] == []
-    double = in_eval(model, torch.float64).state_dict()
-    assert {v.dtype for v in double.values() if v.is_floating_point()} == {torch.float64}
-    assert torch.equal(double["conv.weight"].float(), ours["conv.weight"])
+class Dithered(nn.Module):
+    """Something else in training: noise that counts or is overwritten, another shape."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inside, self.kind = randomised(Gentle(), 1), kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inside(x)
+        if self.training and self.kind == "shape":
+            return y[:, :5]
+        noise = torch.rand(1, 10) if self.training else torch.zeros(1, 10)
+        return y + (noise if self.kind == "noise" else noise.zero_())
+
+
+def test_modules_that_compute_something_else_in_training() -> None:
+    pixels = random_pixels(CIFAR)
+    expected = Deployed(Dithered("overwritten").eval(), CIFAR)(pixels)
+    deployed = Deployed(freeze(Dithered("overwritten").train()), CIFAR)
+    np.testing.assert_array_equal(deployed(pixels).detach().numpy(), expected.detach().numpy())
+    for kind, words in (("noise", "random"), ("shape", r"returns \(3, 5\) in training mode")):
+        deployed = Deployed(freeze(Dithered(kind).train()), CIFAR)
+        with pytest.raises(ExportError, match=words):
+            deployed(pixels)

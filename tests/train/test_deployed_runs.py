@@ -137,7 +137,6 @@ def test_resuming(finished: Path, epochs: int, tmp_path: Path) -> None:
         (["train.deployed_epochs=0", "train.deployed_stem=x"], "train.deployed_stem is 'x'; known are int16, int8"),
         (["train.compile=true"], "train.deployed_epochs is 2, which cannot be combined with train.compile"),
         (["train.sync_bn=true"], "train.deployed_epochs is 2, which cannot be combined with train.sync_bn"),
-        (["network.name=cResNet18_1w1a"], "cResNet18_1w1a has no integer form: conv1: its result is not clamped"),
         (
             ["network.binary_weights=false"],
             "layer1.0.conv1: its weights are real: binary_weights is False (and 17",

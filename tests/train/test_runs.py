@@ -52,7 +52,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_leaves_what_it_should(finished: Path) -> None:
     rows = metrics(finished)
     assert [row["epoch"] for row in rows] == [1, 2, 3]
-    assert rows[2]["loss"] < rows[0]["loss"]
     assert 0 < rows[2]["flip_rate"] < 0.5
     assert 0.5 < rows[2]["silent_share"] <= 1
     assert rows[0]["never_flipped"] > rows[2]["never_flipped"] > 0.5

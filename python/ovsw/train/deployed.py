@@ -1,39 +1,51 @@
 """Training in the deployed arithmetic: a network whose forward is that of its integer file, to the last bit.
 
-    deployed = Deployed(model, network("cResNet20").input, weights="int8")
+    deployed = Deployed(model, (1, 3, 32, 32), mean="cifar10", std="cifar10", weights="int8")
     freeze(model.train())  # batch norms keep their statistics from here on
     F.cross_entropy(deployed(x), y).backward()  # and optimizer.step(), as with model(x)
 
-`export_module(model, ..., weights="int8")` then writes the file whose logits `deployed(x)` has. At every call the
-exporter's own passes make that file's constants of the weights as they are now, and `ovsw.train.integers` computes with
-them. Gradients are those of the module itself at these values: rounding is passed straight through.
+`export_module` with the same arguments then writes the file whose logits `deployed(x)` has. At every call the exporter
+makes that file of the weights as they are now, and the engine runs it. The module runs, too, and wherever it has a
+value that the file stores, it goes on with the file's: gradients are those of the module itself at these values, as
+rounding is passed straight through.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from ovsw.export import ir
+from ovsw import format as bnn
+from ovsw.engine import NO_LIMIT, Engine
+from ovsw.export.calibration import calibration_images
 from ovsw.export.errors import ExportError
-from ovsw.export.frontend.torch_module import unwrapped
+from ovsw.export.frontend.recorder import main_result, op_name, record
+from ovsw.export.frontend.torch_module import Network, Runner, opaque, unwrapped
+from ovsw.export.frontend.values import Place, Places
 from ovsw.export.ops.fused import Lowered
-from ovsw.export.passes import legalized
-from ovsw.export.passes.fuse import fuse
-from ovsw.export.passes.quantize import WIDTHS, quantize
+from ovsw.export.options import ExportOptions
+from ovsw.export.passes import build
+from ovsw.export.passes.zeros import ends_at_zero
+from ovsw.export.pipeline import image_shape
+from ovsw.export.source import plain_input
 from ovsw.export.validate import validate
 from ovsw.networks import InputSpec
-from ovsw.nn import BinaryConv2d
+from ovsw.nn.binary import BinaryLayer
 from ovsw.train.augment import normalise
-from ovsw.train.calls import converted, in_eval, recorded
-from ovsw.train.integers import Integers, meaning, pixels, unknown
 
+_Put = Callable[[Place, Tensor], None]
 _NORMS = nn.modules.batchnorm._BatchNorm
 _DROPOUTS = nn.modules.dropout._DropoutNd
+_SIGNED = 2.0**-10  # of a step: whole centres are moved by this where a value of exactly 0 would have no sign
+_OTHER = 0.5  # of a map's spread: values that are further away on average are those of another function
 
 
 def freeze(model: nn.Module) -> nn.Module:
@@ -48,128 +60,259 @@ def freeze(model: nn.Module) -> nn.Module:
 
 
 class Deployed:
-    """Computes the logits that a module's integer file will have, differentiably.
+    """Computes the outputs that a module's integer file will have, differentiably.
 
-        deployed = Deployed(model, InputSpec(3, 32, 32, mean, std, resize=32), stem="int8")
+        deployed = Deployed(model, (1, 3, 32, 32), mean="cifar10", std="cifar10", stem="int8")
         logits = deployed(images)  # float32 (n, classes)
 
     Args:
-        model: any module that has an integer form, on any device. Its weights may change between calls.
-        spec: the image it takes, with mean and std of the normalisation.
-        weights, stem: width of the real weights and of those on pixels, "int16" or "int8", as for an export.
+        model: any module that `export_module` makes an integer file of, on any device. Its weights may change between
+            calls.
+        example_input, mean, std, weights, stem, stream, calibration: as for `export_module`. Instead of the first
+            three, the `input` of a network in `ovsw.networks` will do.
 
-    Raises ExportError, naming the layers, if the module has no integer form; so does a call, should the weights grow
-    out of all bounds.
+    Raises ExportError, which lists what cannot be exported, if the module has no integer form; so does a call, should
+    the weights grow out of all bounds.
     """
 
-    def __init__(self, model: nn.Module, spec: InputSpec, weights: str = "int16", stem: str | None = None) -> None:
-        for what, width in (("weights", weights), ("stem", stem or weights)):
-            if width not in WIDTHS:
-                raise ExportError(f"{what} is {width!r}; known are {', '.join(WIDTHS)}")
-        self.model, self.spec, self.weights, self.stem = unwrapped(model), spec, weights, stem
-        for name, parameter in self.model.named_parameters():
+    def __init__(
+        self,
+        model: Network,
+        example_input: Tensor | Sequence[int] | InputSpec,
+        *,
+        mean: str | Sequence[float] | None = None,
+        std: str | Sequence[float] | None = None,
+        weights: str | None = None,
+        stem: str | None = None,
+        stream: str = "auto",
+        calibration: str | np.ndarray | Tensor | None = None,
+    ) -> None:
+        self.options = ExportOptions(mean=mean, std=std, weights=weights, stem=stem, stream=stream)
+        self.options.check()
+        spec = example_input if isinstance(example_input, InputSpec) else plain_input(*image_shape(example_input))
+        self.spec = self.options.normalisation_of(spec)
+        self.calibration = calibration_images(calibration, None, self.spec)
+        self.model = unwrapped(model)
+        self.modules = list(self.model.modules()) if isinstance(self.model, nn.Module) else []
+        for name, parameter in self.model.named_parameters() if self.modules else ():
             if parameter.dtype != torch.float32:
                 raise ExportError(f"{name} is {_kind(parameter)}, expected float32 weights")
-        calls = recorded(in_eval(self.model, torch.float32), spec.shape).graph
-        self.calls = fx.GraphModule(self.model, calls)
-        self._lowered()
+        self.runner = Runner(self.model, type(self.model).__name__, self.spec.shape)
+        self._trusted: dict[tuple[bool, ...], Places] = {}  # by which modules are in training mode
+        self._file()
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """The logits of normalised float32 images (n, channels, height, width), or of uint8 pixels of that shape.
+    def __call__(self, images: Tensor) -> Any:
+        """The outputs for normalised float32 images (n, channels, height, width), or for uint8 pixels of that shape.
 
         Normalised values are rounded to pixels first. Raises ValueError if a batch norm or dropout is not frozen.
         """
         self._check(images)
-        with torch.autocast(images.device.type, enabled=False):  # half precision does not hold the sums
-            return self._logits(images)
-
-    def _logits(self, images: Tensor) -> Tensor:
-        ops, anchors, layers = self._lowered()
-        spec, as_pixels = self.spec, images.dtype == torch.uint8
-        image = images.float() if as_pixels else pixels(images.detach(), spec.mean, spec.std)
-        integers = Integers(ops, image, spec.mean)
+        file = self._file()
+        array = images.detach().cpu().numpy()
+        array = np.ascontiguousarray(array.transpose(0, 2, 3, 1)) if images.dtype == torch.uint8 else array
         if not torch.is_grad_enabled():
-            for op in ops:
-                logits = integers.value(op.fused.value)
-            return logits
-        x = normalise(images, spec.mean, spec.std) if as_pixels else images
-        return _Surrogate(self.calls, integers, anchors, layers).run(x).flatten(1)
+            return _packed(file.shaped(file.engine.run(array), images.device))
+        x = normalise(images, self.spec.mean, self.spec.std) if images.dtype == torch.uint8 else images
+        with torch.autocast(images.device.type, enabled=False):  # half precision does not hold the sums
+            return self._differentiable(file, array, x)
+
+    def _file(self) -> _File:
+        """The file that an export would write now."""
+        recorded = self.runner.recorded()
+        for shape in recorded.shapes:
+            if len(shape) < 2 or shape[0] != 1:
+                raise ExportError(f"the network returns {shape} for one image, expected the images first: (1, ..)")
+        validate(recorded.graph, zero_weights="plus")
+        widths, stream = self.options.widths({}), self.options.stream
+        spec, images = self.spec, self.calibration.images
+        built = build(recorded.graph, spec.mean, spec.std, {}, "integer", *widths, images, stream, every_map=True)
+        meanings = list(map(_Meaning, built.lowered))
+        number = {op.fused.value: i for i, op in enumerate(built.lowered)}
+        became = {place: built.graph.became.get(node) for place, node in recorded.nodes.items()}
+        ops = {place: number[node] for place, node in became.items() if node in number}
+        engine = Engine(bnn.to_bytes(built.model), torch.get_num_threads(), memory_limit=NO_LIMIT)
+        return _File(engine, meanings, recorded.shapes, ops, recorded.places)
+
+    def _differentiable(self, file: _File, array: np.ndarray, x: Tensor) -> Any:
+        """The module's results, with the file's values wherever it stores some.
+
+        In training a module may compute something in another way than in eval mode, which is what the file has. Which
+        operations are the same is found on one image, again whenever other modules are in training mode.
+        """
+        modes = tuple(module.training for module in self.modules)
+        is_new = modes not in self._trusted
+        if is_new:
+            self._trusted[modes] = self._places(x[:1])
+        same = self._trusted[modes]
+        chosen: dict[int, Place] = {}
+        for place, op in file.ops.items():
+            if same.total(place) == file.places.total(place):
+                chosen.setdefault(op, place)
+        outputs, maps = file.engine.run_with_maps(array, list(chosen))
+        exact = {place: (file.meanings[op], numbers) for (op, place), numbers in zip(chosen.items(), maps)}
+
+        def put(place: Place, result: Tensor) -> None:
+            if place not in exact or result.shape[0] != len(x):
+                return
+            meaning, numbers = exact[place]
+            before = result.clone() if is_new else None
+            meaning.put(numbers, result)
+            if before is not None and float((before - result).abs().mean()) > _OTHER * float(result.std()) + 1e-3:
+                self._trusted.pop(modes, None)
+                where = " in ".join(part for part in place[:2][::-1] if part)
+                raise ExportError(f"{where}: in training mode it computes something else than in eval mode")
+
+        _, results = self._run(x, put)
+        wanted = file.shaped(outputs, x.device)
+        if [tuple(y.shape) for y in results] != [tuple(y.shape) for y in wanted]:
+            got = ", ".join(str(tuple(y.shape)) for y in results)
+            raise ExportError(f"the network returns {got} in training mode, which is something else than in eval mode")
+        return _packed([_Replaced.apply(y, e) for y, e in zip(results, wanted)])  # type: ignore[no-untyped-call]
+
+    def _places(self, image: Tensor) -> Places:
+        """The places of a run in the modes that the modules are in now."""
+        watching, _ = self._run(image, lambda place, result: None)
+        if watching.drawn:  # which is right if the numbers are overwritten before they are used
+            with torch.random.fork_rng(devices=[]):
+                record(self.model, image, self.runner.names, opaque)
+        return watching.places
+
+    def _run(self, x: Tensor, put: _Put) -> tuple[_Watching, list[Tensor]]:
+        """Runs the module and returns what it returns; `put` may overwrite results on the way."""
+        watching = _Watching(self.runner.names, put)
+        with watching.hooks(), watching:
+            result = self.model(x)
+        results = result if isinstance(result, (tuple, list)) else [result]
+        return watching, [y for y in results if isinstance(y, Tensor)]
 
     def _check(self, images: Tensor) -> None:
+        if not isinstance(images, Tensor):
+            raise ValueError(f"the images are a {type(images).__name__}, expected a tensor")
         if tuple(images.shape[1:]) != self.spec.shape or images.dtype not in (torch.float32, torch.uint8):
             shape = ", ".join(map(str, self.spec.shape))
             got = f"{_kind(images)} {tuple(images.shape)}"
             raise ValueError(f"the images are {got}, expected float32 or uint8 (n, {shape})")
         if images.dtype == torch.float32 and not torch.isfinite(images).all():
             raise ValueError("the images hold values that are not finite")
-        for name, module in self.model.named_modules():
+        for module, name in self.runner.names.items():
             if module.training and isinstance(module, _NORMS):
                 raise ValueError(f"batch norm {name} still updates its statistics; ovsw.train.freeze(model) stops that")
             if module.training and isinstance(module, _DROPOUTS):
                 raise ValueError(f"dropout {name} still drops; ovsw.train.freeze(model) stops that")
 
-    def _lowered(self) -> tuple[list[Lowered], dict[fx.Node, Lowered], dict[str, ir.BinaryConv]]:
-        """The ops of the file that an export would write now; which of them gives the value of which call; and the
-        binary layers whose dots can be told from their results.
+
+@dataclass
+class _File:
+    """An integer file that stores every map, and which op of it has the value of which place in the network."""
+
+    engine: Engine
+    meanings: list[_Meaning]  # of the ops' maps
+    shapes: list[tuple[int, ...]]  # of the network's results for one image
+    ops: dict[Place, int]
+    places: Places
+
+    def shaped(self, outputs: Any, device: torch.device) -> list[Tensor]:
+        """The engine's outputs as the network's results."""
+        arrays = outputs if isinstance(outputs, tuple) else (outputs,)
+        return [torch.from_numpy(a).reshape(len(a), *shape[1:]).to(device) for a, shape in zip(arrays, self.shapes)]
+
+
+class _Meaning:
+    """What the numbers of an op's map stand for."""
+
+    def __init__(self, op: Lowered) -> None:
+        self.steps = op.steps
+        self.only_signs = not op.fused.wants_map and op.kind == "i16"
+        self.centre: Tensor | None = None  # of logits, which stand for themselves
+        if op.centre is not None:
+            zero = np.zeros(1)  # what an exact 0 is moved by: to the side on which the op's bits have it
+            if not ends_at_zero(op.fused):
+                strict = np.zeros(1, bool) if op.fused.sign is None else op.fused.sign.levels()[1]
+                zero = np.where(strict, -_SIGNED, _SIGNED)
+            centre = np.where(op.centre == np.rint(op.centre), op.centre + zero, op.centre)
+            self.centre = torch.from_numpy(centre).float().view(1, -1, 1, 1)
+
+    def put(self, numbers: np.ndarray, result: Tensor) -> None:
+        """Puts the values of numbers (n, h, w, c) into a result whose elements have the same order as (n, c, h, w).
+
+        Where the file reads signs alone, its numbers need not hold large values: there the result keeps its own.
         """
-        graph, nodes = converted(self.calls)
-        validate(graph, zero_weights="plus")
-        legal = legalized(graph, "integer")
-        ops, _ = quantize(fuse(legal), self.spec.mean, self.spec.std, self.weights, self.stem)
-        for op in ops:
-            if (what := unknown(op)) is not None:
-                raise ExportError(f"{op.fused.name}: {what} is not available in training in the deployed arithmetic")
-        waiting = {op.fused.value: op for op in ops}
-        anchors = {}
-        for call, node in nodes.items():
-            anchor = waiting.pop(legal.became[node], None) if node in legal.became else None
-            if anchor is not None:
-                anchors[call] = anchor
-        calls = Counter(call.target for call in nodes)
-        layers = {
-            node.name: node
-            for call, node in nodes.items()
-            if isinstance(node, ir.BinaryConv) and calls[call.target] == 1 and self._tells_dots(call, node, ops)
-        }
-        return ops, anchors, layers
-
-    def _tells_dots(self, call: fx.Node, node: ir.BinaryConv, ops: list[Lowered]) -> bool:
-        """Whether a layer's result is dots times its scale, all signs as in the file or a whole filter inverted."""
-        layer = self.calls.get_submodule(str(call.target)) if call.op == "call_module" else None
-        plain = type(layer) is BinaryConv2d and layer.tau is None
-        if not plain or not ((np.abs(node.scale) > 1e-20).all() and (node.weight != 0).all()):
-            return False
-        dot = next(op.fused.core for op in ops if isinstance(op.fused.core, ir.Dot) and op.fused.core.name == node.name)
-        inverted = (dot.positive != (node.weight > 0)).reshape(len(node.weight), -1)  # type: ignore[union-attr]
-        return bool((inverted == inverted[:, :1]).all())
+        x = torch.from_numpy(numbers).permute(0, 3, 1, 2).to(result.device)
+        plain = result.is_contiguous() and result.dtype == torch.float32
+        values = result.view(x.shape) if plain else result.to(torch.float32).reshape(x.shape).contiguous()
+        large = self.only_signs and (numbers.max() == 32767 or numbers.min() == -32768)
+        own = values.clone() if large else values
+        values.copy_(x)
+        if self.centre is not None:
+            values.add_(self.centre.to(x.device)).mul_(1 / self.steps)
+        if large:
+            torch.where((x == 32767) | (x == -32768), own, values, out=values)
+        if not plain:
+            result.copy_(values.reshape(result.shape))
 
 
-def _kind(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+class _Watching(TorchDispatchMode):
+    """While it lasts, `put` gets every result of a network's operations and modules, with its place, and may overwrite
+    it. It sees them below autograd, so gradients are those of the operations.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and importing torch._dynamo takes seconds."""
+        return False
+
+    def __init__(self, names: dict[nn.Module, str], put: _Put) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names, self.put = names, put
+        self.places = Places()
+        self.drawn = False  # random numbers
+        self.levels = [_Level("", False, contextlib.ExitStack())]
+
+    @contextlib.contextmanager
+    def hooks(self) -> Iterator[None]:
+        handles = [
+            register_module_forward_pre_hook(self.enter),
+            register_module_forward_hook(self.leave, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def enter(self, module: nn.Module, inputs: Any) -> None:
+        level = self.levels[-1]
+        whole = not level.muted and opaque(module) is not None
+        without = contextlib.ExitStack()
+        if whole and isinstance(module, BinaryLayer):
+            without.enter_context(_disable_current_modes())  # its native kernels would be, too
+        self.levels.append(_Level(self.names.get(module, level.path), level.muted or whole, without))
+
+    def leave(self, module: nn.Module, inputs: Any, result: Any) -> None:
+        level = self.levels.pop()
+        level.without.close()
+        if isinstance(result, Tensor) and not self.levels[-1].muted:
+            with _disable_current_modes(), torch.no_grad():
+                self.put(self.places.next(level.path), result.data)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        level, op = self.levels[-1], op_name(func)
+        self.drawn |= torch.Tag.nondeterministic_seeded in func.tags
+        result = func(*args, **(kwargs or {}))
+        first = None if level.muted else main_result(result)
+        if not level.muted:
+            place = self.places.next(level.path, op)
+            if first is not None:
+                self.put(place, first)
+        return result
 
 
-class _Surrogate(fx.Interpreter):
-    """The module's own calls, with each value that an op of the file has replaced by that one."""
+class _Level(NamedTuple):
+    """A module that is being called. `muted`: the file has it as a whole, or one that it is in."""
 
-    def __init__(
-        self,
-        calls: fx.GraphModule,
-        integers: Integers,
-        anchors: dict[fx.Node, Lowered],
-        layers: dict[str, ir.BinaryConv],
-    ) -> None:
-        super().__init__(calls)
-        self.integers, self.anchors, self.layers = integers, anchors, layers
-
-    def run_node(self, n: fx.Node) -> Any:
-        value = super().run_node(n)
-        if n.op == "call_module" and n.target in self.layers:
-            self.integers.scaled[str(n.target)] = (value.detach(), self.layers[str(n.target)])
-        op = self.anchors.get(n)
-        if op is None:
-            return value
-        exact = meaning(op, self.integers.value(op.fused.value))
-        return _Replaced.apply(value, exact.reshape(value.shape))  # type: ignore[no-untyped-call]
+    path: str
+    muted: bool
+    without: contextlib.ExitStack
 
 
 class _Replaced(torch.autograd.Function):
@@ -182,3 +325,11 @@ class _Replaced(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return grads[0], None
+
+
+def _packed(results: list[Tensor]) -> Any:
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -160,7 +160,8 @@ def _check_deployed(config: TrainConfig, amp: bool) -> None:
 def _deployed(run: TrainingRun) -> Deployed:
     name, config = run.recipe.network.name, run.recipe.train
     try:
-        return Deployed(run.model, input_of(run.recipe), config.deployed_weights, config.deployed_stem or None)
+        stem = config.deployed_stem or None
+        return Deployed(run.model, input_of(run.recipe), weights=config.deployed_weights, stem=stem)
     except ExportError as e:
         raise ValueError(f"train.deployed_epochs: {name} has no integer form: {_one_line(e)}") from None
 
