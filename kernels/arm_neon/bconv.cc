@@ -351,11 +351,11 @@ OVSW_INLINE void popcounts_tail2(uint16x8_t* s, const std::uint8_t* x, const std
   });
 }
 
-// The q of a panel of a wide op, channels from c on, from its popcounts in rows of kPanel.
+// The q of a panel of a wide op, channels from c on, from its popcounts in rows of kPanel: one pixel after the other.
 class WideSums {
  public:
   OVSW_INLINE WideSums(const Tile& t, int c, const std::uint16_t* counts)
-      : t_(t), from_(c - t.args->first_channel), counts_(counts) {
+      : base_(t.base), from_(c - t.args->first_channel), counts_(reinterpret_cast<const std::uint8_t*>(counts)) {
     const auto* scale = t.args->constant<std::int32_t>(kScale) + c;
     const auto* shift = t.args->constant<std::int32_t>(kShift) + c;
     twice0_ = vshlq_n_s32(vld1q_s32(scale), 1);
@@ -364,30 +364,31 @@ class WideSums {
     shift1_ = vnegq_s32(vld1q_s32(shift + 4));
   }
 
-  OVSW_INLINE void operator()(int p, int32x4_t& v, int32x4_t& w) const {
-    const std::int32_t* base = t_.base[p] + from_;
-    const uint16x8_t count = vld1q_u16(counts_ + p * kPanel);
-    v = vmlsq_s32(vld1q_s32(base), vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(count))), twice0_);
-    w = vmlsq_s32(vld1q_s32(base + 4), vreinterpretq_s32_u32(vmovl_high_u16(count)), twice1_);
+  OVSW_INLINE void operator()(int32x4_t& v, int32x4_t& w) {
+    const std::int32_t* base = *base_++ + from_;
+    const uint16x8_t count = vreinterpretq_u16_u8(load_step(counts_));
+    load_step(v, w, base);
+    v = vmlsq_s32(v, vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(count))), twice0_);
+    w = vmlsq_s32(w, vreinterpretq_s32_u32(vmovl_high_u16(count)), twice1_);
     v = vshlq_s32(v, shift0_);
     w = vshlq_s32(w, shift1_);
   }
 
  private:
-  const Tile& t_;
+  const std::int32_t* const* base_;
   std::int64_t from_;
-  const std::uint16_t* counts_;
+  const std::uint8_t* counts_;
   int32x4_t twice0_, twice1_, shift0_, shift1_;
 };
 
 // All that follows, of any wide op.
 OVSW_ONE_COPY void finish_any_counts(const Tile& t, int pixels, int c, const std::uint16_t* counts) {
-  const WideSums q(t, c, counts);
+  WideSums q(t, c, counts);
   std::int32_t rows[kTile * kPanel];
 #pragma GCC unroll 1
   for (int p = 0; p < pixels; ++p) {
     int32x4_t v, w;
-    q(p, v, w);
+    q(v, w);
     store_pair(rows + p * kPanel, v, w);
   }
   if (c + kPanel <= t.args->shape.out_c) {
@@ -399,7 +400,9 @@ OVSW_ONE_COPY void finish_any_counts(const Tile& t, int pixels, int c, const std
 
 OVSW_ONE_COPY void finish_wide_counts(const Tile& t, int pixels, int c, const std::uint16_t* counts) {
   if (!t.stream || c + kPanel > t.args->shape.out_c) return finish_any_counts(t, pixels, c, counts);
-  finish_wide<true>(t, pixels, c, WideSums(t, c, counts));
+  const WideSums q(t, c, counts);
+  if (t.args->act == Act::kPrelu) return finish_wide<true>(t, pixels, c, q, Slopes(*t.args, c));
+  finish_wide<true>(t, pixels, c, q, NoActivation());
 }
 
 template <int P, int kTail>

@@ -24,7 +24,7 @@ struct Tile {
   std::int16_t* out;
   std::int32_t* out32;  // null also if more than q is wanted
   bool wide;
-  bool stream;  // the op is wide, adds an i32 and stores the sum as it is, as most wide ops do
+  bool stream;  // the op is wide, adds an i32 and stores the sum as it is or after slopes, as most wide ops do
   std::int32_t* wide_out;
   std::uint8_t* wide_bits;
   std::uint8_t* bits;               // null also if there are thresholds
@@ -51,7 +51,8 @@ OVSW_INLINE T* moved(T* p, std::int64_t at) {
 inline void init_tile(Tile& t, const KernelArgs& a) {
   t.args = &a;
   t.wide = a.wide;
-  t.stream = a.wide && a.residual.kind == Element::kI32 && a.residual.data && a.out.data && a.act == Act::kNone;
+  t.stream = a.wide && a.residual.kind == Element::kI32 && a.residual.data && a.out.data &&
+             (a.act == Act::kNone || a.act == Act::kPrelu);
   t.more = a.act == Act::kPrelu || a.act == Act::kStep || a.constants[kThreshold] != nullptr;
   const bool signs = a.bits && !a.constants[kThreshold] && !a.wide;
   t.first_bits = signs ? reinterpret_cast<std::uint8_t*>(a.bits) + a.first_channel / 8 : nullptr;
@@ -100,26 +101,48 @@ OVSW_INLINE int32x4x2_t wide_row(const KernelArgs& a, Constant which, int c, std
   return {{vld1q_s32(from + c), vld1q_s32(from + c + 4)}};
 }
 
-// The activation of channels c to c + 7 of a wide op, but for kNone. A product of 2 * u by SQRDMULH, which doubles and
-// rounds at bit 32, is (u * slope + 2^29) >> 30.
-inline OVSW_ONE_COPY int32x4x2_t activate_wide(const KernelArgs& a, int c, int32x4x2_t u) {
-  const int32x4_t lo = vdupq_n_s32(std::int32_t(a.lo)), hi = vdupq_n_s32(std::int32_t(a.hi));
-  if (a.act == Act::kClamp) {
-    return {{vminq_s32(vmaxq_s32(u.val[0], lo), hi), vminq_s32(vmaxq_s32(u.val[1], lo), hi)}};
-  }
-  const uint32x4_t negative[2] = {vcltzq_s32(u.val[0]), vcltzq_s32(u.val[1])};
-  if (a.act == Act::kStep) return {{vbslq_s32(negative[0], lo, hi), vbslq_s32(negative[1], lo, hi)}};
-  const int32x4x2_t below = wide_row(a, kSlope, c, 0), above = wide_row(a, kPositive, c, 1 << 30);
-  const auto scaled = [&](int i) OVSW_INLINE_LAMBDA {
-    return vqrdmulhq_s32(vaddq_s32(u.val[i], u.val[i]), vbslq_s32(negative[i], below.val[i], above.val[i]));
-  };
-  return {{scaled(0), scaled(1)}};
-}
+// The activations of wide ops. Their constants are loaded once per panel; a call computes one pixel, channels 0-3 and
+// 4-7 of the panel.
+struct NoActivation {
+  OVSW_INLINE void operator()(int32x4_t&, int32x4_t&) const {}
+};
 
-// All steps of a wide op for a whole panel, channels [c, c + kPanel). q(p, channels 0-3, channels 4-7) gives the sums
-// of pixel p after their shift. kStream is what t.stream says.
-template <bool kStream, typename Q>
-OVSW_INLINE void finish_wide(const Tile& t, int pixels, int c, Q q) {
+// A product of 2 * u by SQRDMULH, which doubles and rounds at bit 32, is (u * slope + 2^29) >> 30.
+struct Slopes {
+  int32x4x2_t below, above;
+
+  OVSW_INLINE Slopes(const KernelArgs& a, int c)
+      : below(wide_row(a, kSlope, c, 0)), above(wide_row(a, kPositive, c, 1 << 30)) {}
+  OVSW_INLINE void operator()(int32x4_t& v, int32x4_t& w) const {
+    v = vqrdmulhq_s32(vaddq_s32(v, v), vbslq_s32(vcltzq_s32(v), below.val[0], above.val[0]));
+    w = vqrdmulhq_s32(vaddq_s32(w, w), vbslq_s32(vcltzq_s32(w), below.val[1], above.val[1]));
+  }
+};
+
+struct AnyActivation {
+  Act act;
+  int32x4_t lo, hi;
+  Slopes slopes;
+
+  OVSW_INLINE AnyActivation(const KernelArgs& a, int c)
+      : act(a.act), lo(vdupq_n_s32(std::int32_t(a.lo))), hi(vdupq_n_s32(std::int32_t(a.hi))), slopes(a, c) {}
+  OVSW_INLINE void operator()(int32x4_t& v, int32x4_t& w) const {
+    if (act == Act::kPrelu) {
+      slopes(v, w);
+    } else if (act == Act::kClamp) {
+      v = vminq_s32(vmaxq_s32(v, lo), hi);
+      w = vminq_s32(vmaxq_s32(w, lo), hi);
+    } else if (act == Act::kStep) {
+      v = vbslq_s32(vcltzq_s32(v), lo, hi);
+      w = vbslq_s32(vcltzq_s32(w), lo, hi);
+    }
+  }
+};
+
+// All steps of a wide op for a whole panel, channels [c, c + kPanel). q(channels 0-3, channels 4-7) gives the sums of
+// the next pixel after their shift. kStream is what t.stream says.
+template <bool kStream, typename Q, typename Activation>
+OVSW_INLINE void finish_wide(const Tile& t, int pixels, int c, Q q, Activation activate) {
   const KernelArgs& a = *t.args;
   const std::int64_t channels = t.channels, bit_bytes = t.bit_bytes, from = c - a.first_channel;
   const auto* residual = kStream ? nullptr : moved(t.residual, from);
@@ -128,9 +151,10 @@ OVSW_INLINE void finish_wide(const Tile& t, int pixels, int c, Q q) {
   auto* bits = moved(t.wide_bits, from / 8);
   const int32x4x2_t threshold = wide_row(a, kThreshold, c, 0);
   const uint16x8_t bit = vmovl_u8(vld1_u8(t.bit));
-  for (int p = 0; p < pixels; ++p) {
+#pragma GCC unroll 1
+  for (; pixels > 0; --pixels) {
     int32x4_t v, w;
-    q(p, v, w);
+    q(v, w);
     if (kStream || residual32) {
       v = vaddq_s32(v, vld1q_s32(residual32));
       w = vaddq_s32(w, vld1q_s32(residual32 + 4));
@@ -141,11 +165,7 @@ OVSW_INLINE void finish_wide(const Tile& t, int pixels, int c, Q q) {
       w = vaddw_high_s16(w, r);
       residual += channels;
     }
-    if (!kStream && a.act != Act::kNone) {
-      const int32x4x2_t both = activate_wide(a, c, {{v, w}});
-      v = both.val[0];
-      w = both.val[1];
-    }
+    activate(v, w);
     if (kStream || out) {
       store_pair(out, v, w);
       out += channels;
@@ -153,14 +173,16 @@ OVSW_INLINE void finish_wide(const Tile& t, int pixels, int c, Q q) {
     if (bits) {
       const uint16x8_t signs = vuzp1q_u16(vreinterpretq_u16_u32(vcgeq_s32(v, threshold.val[0])),
                                           vreinterpretq_u16_u32(vcgeq_s32(w, threshold.val[1])));
-      store_byte_step<0>(bits, add_across(vandq_u16(signs, bit)), bit_bytes);
+      vst1q_lane_u8(bits, add_across(vandq_u16(signs, bit)), 0);
+      bits += bit_bytes;
     }
   }
 }
 
 // The same from rows of kPanel of q, as a call.
 inline OVSW_ONE_COPY void finish_wide_rows(const Tile& t, int pixels, int c, const std::int32_t* q) {
-  finish_wide<false>(t, pixels, c, [&q](int, int32x4_t& v, int32x4_t& w) OVSW_INLINE_LAMBDA { load_step(v, w, q); });
+  const auto next = [&q](int32x4_t& v, int32x4_t& w) OVSW_INLINE_LAMBDA { load_step(v, w, q); };
+  finish_wide<false>(t, pixels, c, next, AnyActivation(*t.args, c));
 }
 
 // The end of a pixel's last word of bits, past its last panel, is zero.

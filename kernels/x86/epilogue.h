@@ -6,18 +6,22 @@
 // q + residual is computed in 32 bits: q alone may overflow 16 bits although the sum does not, so saturating q before
 // the sum would be wrong. Saturating after it loses nothing, as lo and hi are 16-bit numbers.
 //
-// Wide ops are one more choice, E::kWide: all their steps are told apart at run time.
+// Wide ops, E::kWide, are of two kinds. Most continue the residual stream: they add an i32, have no activation or
+// slopes, and store the result. These are types, too. The steps of all other wide ops are told apart at run time.
 //
 // After the common part: AVX-512 has masks and works on 32 channels, with the masks ready for all pixels of a tile;
 // AVX2 works on 16, and only the last channels of a map take another path.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/x86/vector.h"
 
 namespace ovsw::OVSW_ISA::x86 {
 
-// What is added to q. kAny: the op is wide, and may add anything.
-enum class Add { kAny, kNothing, kInt16, kInt32 };
+// What is added to q. Two values are for wide ops: kStream adds an i32 and stores the result, kAny may add anything.
+enum class Add { kAny, kStream, kNothing, kInt16, kInt32 };
+constexpr bool is_wide(Add add) { return add == Add::kAny || add == Add::kStream; }
 
 // The scales of a bconv.
 template <bool Wide>
@@ -30,10 +34,11 @@ struct Factors<true> {
 };
 
 template <Add A, bool More = false>
-struct Parts : Factors<A == Add::kAny> {
+struct Parts : Factors<is_wide(A)> {
   static constexpr Add kAdd = A;
-  static constexpr bool kWide = A == Add::kAny;
-  static constexpr bool kMore = More;  // than a clamp and bits = (v >= 0), or a window term before
+  static constexpr bool kWide = is_wide(A);
+  // More than a clamp and bits = (v >= 0), or a window term before. With kStream: slopes, and perhaps a window term.
+  static constexpr bool kMore = More;
 };
 
 // fn(the Parts that these arguments ask for)
@@ -45,7 +50,12 @@ OVSW_INLINE void with_parts(const KernelArgs& a, Fn fn) {
     if (more) return fn(Parts<decltype(add)::kAdd, true>());
     fn(add);
   };
-  if (a.wide) return fn(Parts<Add::kAny, true>());
+  if (a.wide) {
+    const bool stream = a.residual.data && a.residual.kind == Element::kI32 && a.out.data;
+    if (stream && a.act == Act::kPrelu) return fn(Parts<Add::kStream, true>());
+    if (stream && a.act == Act::kNone && !a.constants[kWindow]) return fn(Parts<Add::kStream>());
+    return fn(Parts<Add::kAny, true>());
+  }
   if (!a.residual.data) return with_more(Parts<Add::kNothing>());
   if (a.residual.kind == Element::kI32) return with_more(Parts<Add::kInt32>());
   with_more(Parts<Add::kInt16>());
@@ -70,15 +80,7 @@ struct WideTarget : Target {
 };
 
 template <typename E>
-struct TargetFor {
-  using Type = Target;
-};
-template <>
-struct TargetFor<Parts<Add::kAny, true>> {
-  using Type = WideTarget;
-};
-template <typename E>
-using TargetOf = typename TargetFor<E>::Type;
+using TargetOf = std::conditional_t<E::kWide, WideTarget, Target>;
 
 template <typename E>
 OVSW_INLINE TargetOf<E> make_target(const KernelArgs& a) {
@@ -104,17 +106,24 @@ OVSW_INLINE TargetOf<E> make_target(const KernelArgs& a) {
   }
 }
 
-// What E::kMore needs of 2 * kLanes channels.
+// Constants for a register of channels, of ops with E::kMore and of wide ops.
 struct More {
   Vec slope, positive, threshold;
 };
 
-// Of those from c on.
+// Those of 2 * kLanes channels from c on.
 template <typename E>
 OVSW_INLINE More more_at(const Target& t, int c) {
   if constexpr (!E::kMore || E::kWide) return {zero(), zero(), zero()};
   const auto at = [c](const void* row) OVSW_INLINE_LAMBDA { return load(static_cast<const std::int16_t*>(row) + c); };
   return {t.slope ? at(t.slope) : zero(), t.positive ? at(t.positive) : all16(1 << 14),
+          t.threshold ? at(t.threshold) : zero()};
+}
+
+// Those of kLanes channels from c on of a wide op.
+OVSW_INLINE More wide_more_at(const Target& t, int c) {
+  const auto at = [c](const void* row) OVSW_INLINE_LAMBDA { return load(static_cast<const std::int32_t*>(row) + c); };
+  return {t.slope ? at(t.slope) : zero(), t.positive ? at(t.positive) : all32(1 << 30),
           t.threshold ? at(t.threshold) : zero()};
 }
 
@@ -159,39 +168,34 @@ OVSW_INLINE Vec scale32(Vec v, Vec slope) {
   return join_odd32(OVSW_MM(srli_epi64)(even, 30), OVSW_MM(slli_epi64)(odd, 2));
 }
 
-// The values of kLanes channels from c on of a wide op, of which `some` exist, at element `at` of the maps: stored, and
-// returned for their signs.
-OVSW_INLINE Vec wide_values(const WideTarget& t, std::int64_t at, int c, Some some, const std::int32_t* shift,
-                            Vec sum) {
-  const auto row = [c](const void* from) OVSW_INLINE_LAMBDA { return static_cast<const std::int32_t*>(from) + c; };
+// The values of kLanes channels of a wide op, of which `some` exist, at element `at` of the maps: stored, and returned
+// for their signs.
+template <typename E>
+OVSW_INLINE Vec wide_values(const WideTarget& t, const More& more, std::int64_t at, Some some,
+                            const std::int32_t* shift, Vec sum) {
+  constexpr bool kStream = E::kAdd == Add::kStream;
   Vec v = OVSW_MM(srav_epi32)(sum, load(shift));
-  if (t.only_stores) {
+  if (!kStream && t.only_stores) {
     store32(t.out32 + at, some, v);
     return v;
   }
-  if (t.residual32) {
+  if (kStream || t.residual32) {
     v = add32(v, load32(t.residual32 + at, some));
   } else if (t.residual) {
     v = add32(v, widen32(t.residual + at, some));
   }
-  if (t.act == Act::kClamp) {
+  if (kStream ? E::kMore : t.act == Act::kPrelu) {
+    v = scale32(v, by_sign32(v, more.slope, more.positive));
+  } else if (!kStream && t.act == Act::kClamp) {
     v = OVSW_MM(min_epi32)(OVSW_MM(max_epi32)(v, t.lo), t.hi);
-  } else if (t.act == Act::kStep) {
+  } else if (!kStream && t.act == Act::kStep) {
     v = by_sign32(v, t.lo, t.hi);
-  } else if (t.act == Act::kPrelu) {
-    v = scale32(v, by_sign32(v, load(row(t.slope)), t.positive ? load(row(t.positive)) : all32(1 << 30)));
   }
-  if (t.out32) store32(t.out32 + at, some, v);
+  if (kStream || t.out32) store32(t.out32 + at, some, v);
   return v;
 }
 
 #if defined(__AVX512F__)
-
-// The signs of 16 channels of a wide op, of which those in `mask` exist.
-OVSW_INLINE std::uint32_t wide_signs(const Target& t, int c, __mmask16 mask, Vec v) {
-  const auto* threshold = static_cast<const std::int32_t*>(t.threshold);
-  return _mm512_mask_cmpge_epi32_mask(mask, v, threshold ? load(threshold + c) : zero());
-}
 
 // Stores 4 bytes, or a whole word.
 OVSW_INLINE void put_signs(unsigned char* bits, bool word, std::uint64_t signs) {
@@ -250,14 +254,15 @@ OVSW_INLINE void finish(const TargetOf<E>& target, const std::int32_t* shift, co
   unsigned char* bits = t.bits ? t.bits + pixel * t.bits_step + c / 8 : nullptr;
   int i = 0;
   if constexpr (E::kWide) {
+    const More more0 = wide_more_at(t, c), more1 = slabs > 1 ? wide_more_at(t, c + 16) : more0;
     for (; i < pixels; ++i, at += t.channels, sums += step) {
       const std::int32_t* b = base[i] + c;
-      const Vec v0 = wide_values(t, at, c, mask0, shift + c, add32(scale(sums[0], 0, i), load(b)));
-      std::uint32_t signs = bits ? wide_signs(t, c, mask0, v0) : 0;
+      const Vec v0 = wide_values<E>(t, more0, at, mask0, shift + c, add32(scale(sums[0], 0, i), load(b)));
+      std::uint32_t signs = _mm512_mask_cmpge_epi32_mask(mask0, v0, more0.threshold);
       if (slabs > 1) {
         const Vec sum = add32(scale(sums[1], 1, i), load(b + 16));
-        const Vec v1 = wide_values(t, at + 16, c + 16, mask1, shift + c + 16, sum);
-        if (bits) signs |= wide_signs(t, c + 16, mask1, v1) << 16;
+        const Vec v1 = wide_values<E>(t, more1, at + 16, mask1, shift + c + 16, sum);
+        signs |= std::uint32_t(_mm512_mask_cmpge_epi32_mask(mask1, v1, more1.threshold)) << 16;
       }
       if (bits) {
         put_signs(bits, word, signs);
@@ -304,10 +309,11 @@ template <typename E>
 OVSW_INLINE Vec finish16(const TargetOf<E>& t, std::int64_t at, int c, int n, const std::int32_t* shift,
                          const More& more, Vec sum0, Vec sum1) {
   if constexpr (E::kWide) {
-    const auto* threshold = static_cast<const std::int32_t*>(t.threshold);
-    const Vec v0 = wide_values(t, at, c, n, shift, sum0), v1 = wide_values(t, at + 8, c + 8, n - 8, shift + 8, sum1);
-    if (!threshold) return pack16(v0, v1);
-    return pack16(_mm256_cmpgt_epi32(load(threshold + c), v0), _mm256_cmpgt_epi32(load(threshold + c + 8), v1));
+    const More more0 = wide_more_at(t, c), more1 = wide_more_at(t, c + 8);
+    const Vec v0 = wide_values<E>(t, more0, at, n, shift, sum0);
+    const Vec v1 = wide_values<E>(t, more1, at + 8, n - 8, shift + 8, sum1);
+    if (!t.threshold) return pack16(v0, v1);
+    return pack16(_mm256_cmpgt_epi32(more0.threshold, v0), _mm256_cmpgt_epi32(more1.threshold, v1));
   }
   const Vec q0 = shift_add<E>(t, at, n, shift, sum0);
   const Vec q1 = shift_add<E>(t, at + 8, n - 8, shift + 8, sum1);
