@@ -18,7 +18,7 @@ import pytest
 import torch
 from PIL import EpsImagePlugin, Image
 
-from ovsw.datasets import DataError, open_split
+from ovsw.datasets import DataError, open_split, sets
 from ovsw.nn.checkpoint import CheckpointError, read, state_dict
 from ovsw.train import cli, flips, landscape
 from ovsw.util import pickles as scan
@@ -247,6 +247,21 @@ def test_hostile_mosaics(change: dict[str, Any], words: str, tmp_path: Path) -> 
     mosaic(tmp_path, **change)
     with pytest.raises(DataError, match=words):
         open_split("cifar10", tmp_path, "test")
+
+
+def test_names_of_nothing(tmp_path: Path) -> None:
+    """Empty names take no bytes in labels.npz, however many there are."""
+    mosaic(tmp_path, labels={"names": np.zeros(8_000_000, "S1")})
+    said = assert_small("cifar", tmp_path / "labels.npz")
+    assert said.endswith("labels.npz: holds no labels (it has 8000000 classes, expected 10)")
+
+
+def test_idx_files_of_zeros(tmp_path: Path) -> None:
+    """As many images as a file may have, packed to a thousandth."""
+    head, count = struct.pack(">4I", 0x803, sets._MOST_ITEMS, 28, 28), sets._MOST_ITEMS
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(head + bytes(count * 784), 1))
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(struct.pack(">2I", 0x801, count) + bytes(count)))
+    assert assert_small("fashion-mnist", tmp_path / "t10k-images-idx3-ubyte.gz") == "read"
 
 
 def test_a_mosaic_is_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
