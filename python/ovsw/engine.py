@@ -77,7 +77,7 @@ class Engine:
         warn_if_newer(name, file_version(data), self.metadata)
         self.input = InputSpec(*core.input_shape, tuple(core.mean), tuple(core.std), core.resize, tuple(core.labels))
         self.output_shapes = [(c, h, w) for c, h, w in core.output_shapes]
-        mean, std = (np.float32(values)[:, None, None] for values in (core.mean, core.std))
+        mean, std = (np.array(values, np.float32)[:, None, None] for values in (core.mean, core.std))
         ends = -mean / std, (1 - mean) / std
         self._darkest, self._brightest = np.minimum(*ends) - _SLACK, np.maximum(*ends) + _SLACK  # (channels, 1, 1)
         self._lowest, self._highest = float(self._darkest.min()), float(self._brightest.max())
