@@ -55,8 +55,9 @@ Values run(Model& model, const Array& images) {
   const std::size_t size = image_size(model, images, n);
   Values logits(std::vector<py::ssize_t>{py::ssize_t(n), py::ssize_t(engine.outputs())});
   float* to = logits.mutable_data();
-  const WithoutGil unlocked;
-  for (std::size_t i = 0; i < n; ++i) engine.run(image_at(images, i * size), to + i * engine.outputs());
+  WithoutGil unlocked;
+  const auto between_steps = [&](const std::byte*) { unlocked.check_signals(); };
+  for (std::size_t i = 0; i < n; ++i) engine.run(image_at(images, i * size), to + i * engine.outputs(), between_steps);
   return logits;
 }
 
@@ -80,10 +81,11 @@ py::tuple run_with_maps(Model& model, const Array& images, const std::vector<std
     maps.append(map);
   }
   {
-    const WithoutGil unlocked;
+    WithoutGil unlocked;
     for (std::size_t i = 0; i < n; ++i) {
       std::size_t marks = 0;
       engine.run(image_at(images, i * size), to + i * engine.outputs(), [&](const std::byte* memory) {
+        unlocked.check_signals();
         if (++marks < 3) return;  // the first two are those of the input
         const Step& step = plan.steps[marks - 3];
         if (std::byte* map = written[marks - 3]) {
@@ -103,18 +105,27 @@ std::vector<std::vector<double>> time_steps(Model& model, const Array& image, in
   image_size(model, image, 1);
   std::vector<float> logits(engine.outputs());
   std::vector<std::vector<double>> seconds(static_cast<std::size_t>(repeat));
-  const WithoutGil unlocked;
+  WithoutGil unlocked;
   using Clock = std::chrono::steady_clock;
   std::vector<Clock::time_point> marks;
   marks.reserve(engine.plan().steps.size() + 2);
   for (std::vector<double>& row : seconds) {
     marks.clear();
-    engine.run(image_at(image, 0), logits.data(), [&](const std::byte*) { marks.push_back(Clock::now()); });
+    engine.run(image_at(image, 0), logits.data(), [&](const std::byte*) {
+      marks.push_back(Clock::now());
+      unlocked.check_signals();
+    });
     for (std::size_t i = 1; i < marks.size(); ++i) {
       row.push_back(std::chrono::duration<double>(marks[i] - marks[i - 1]).count());
     }
   }
   return seconds;
+}
+
+// Without a file there is no model: `__new__` alone would leave its memory as it is.
+PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
+  PyErr_SetString(PyExc_TypeError, "_core.load makes models");
+  return nullptr;
 }
 
 py::list steps(const Model& model) {
@@ -153,8 +164,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("default_memory_limit", &default_memory_limit, py::arg("size"));
   // A property computed from the engine's plan.
   const auto of_plan = [](auto&& get) { return [get](const Model& model) { return get(model.engine->plan()); }; };
-  py::class_<Model>(m, "Model")
-      .def(py::init(&load), py::arg("file"), py::arg("threads"), py::arg("isa"), py::arg("memory_limit") = 0)
+  const py::custom_type_setup without_new([](PyHeapTypeObject* type) { type->ht_type.tp_new = refuse_new; });
+  py::class_<Model>(m, "Model", without_new)
       .def("run", &run<Pixels>, py::arg("images").noconvert())
       .def("run", &run<Values>, py::arg("images").noconvert())
       .def("run_with_maps", &run_with_maps<Pixels>, py::arg("images").noconvert(), py::arg("steps"))
@@ -188,4 +199,5 @@ PYBIND11_MODULE(_core, m) {
         const std::size_t scratch = memory.scratch * std::size_t(model.engine->threads());
         return py::make_tuple(memory.maps, memory.weights, memory.borders, scratch, memory.arrays);
       });
+  m.def("load", &load, py::arg("file"), py::arg("threads"), py::arg("isa"), py::arg("memory_limit") = 0);
 }

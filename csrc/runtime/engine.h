@@ -30,7 +30,8 @@ class Engine {
   // Writes `outputs()` floats, at any address: one output after another, each row by row, pixel by pixel. May be called
   // from several threads at once, and in the child of a fork: each call has its own memory and worker threads, which
   // are kept for the next call. `mark`, if given, is called before and after the input is read, and after each step,
-  // with the memory of the maps: value v is at `plan().place[v]`, until a later step needs its place.
+  // with the memory of the maps: value v is at `plan().place[v]`, until a later step needs its place. If it throws, the
+  // run ends, and the engine can run again.
   void run(const Image& image, void* logits, const std::function<void(const std::byte* maps)>& mark = {});
 
  private:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +29,9 @@ ImageLike = Union[str, "os.PathLike[str]", "Image.Image", np.ndarray, Sequence[A
 NO_LIMIT = (1 << 63) - 1  # a memory_limit for files that are trusted
 
 
-_MOST_THREADS = 2**31 - 1  # that an int of the core can hold
+_MOST_THREADS = 256
+_MOST_REPEATS = 1_000_000
+_SLACK = np.float32(0.01)  # of normalised values, for rounding
 
 
 class Engine:
@@ -49,14 +53,15 @@ class Engine:
     def __init__(
         self, model: ModelSource, threads: int = 1, isa: str | None = None, memory_limit: int | None = None
     ) -> None:
-        if not isinstance(model, (bytes, str, os.PathLike)):
+        name = os.fspath(model) if isinstance(model, os.PathLike) else model
+        if not isinstance(model, bytes) and not isinstance(name, str):
             raise ValueError(
                 f"the model is of type {type(model).__name__}, expected the path of a .bnn file or its bytes"
             )
-        self._name = name = "the model" if isinstance(model, bytes) else os.fspath(model)
-        if _whole("threads", threads) > _MOST_THREADS:  # below that, the core checks its own limit
-            raise ValueError(f"threads is {threads}, which is too many")
-        if isa is not None and not isinstance(isa, str):
+        self._name = name = name if isinstance(name, str) else "the model"
+        _check_whole("threads", threads, 1, _MOST_THREADS)
+        isa = cpu.forced_isa() if isa is None else isa
+        if not isinstance(isa, str) or not isa.isascii():
             raise ValueError(f"isa is {isa!r}, expected the name of a kernel table")
         limit = 0 if memory_limit is None else memory_limit  # 0: the engine's default
         if isinstance(limit, bool) or not isinstance(limit, int) or not (limit > 0 or memory_limit is None):
@@ -64,7 +69,7 @@ class Engine:
         data = model if isinstance(model, bytes) else read_file(Path(model))
         try:
             with _memory_of(f"{name}: not enough memory to load it"):
-                self._core = _core.Model(data, threads, cpu.forced_isa() if isa is None else isa, min(limit, NO_LIMIT))
+                self._core = _core.load(data, threads, isa, min(limit, NO_LIMIT))
         except ValueError as e:
             raise ValueError(f"{name}: {e}") from None
         core = self._core
@@ -72,6 +77,12 @@ class Engine:
         warn_if_newer(name, file_version(data), self.metadata)
         self.input = InputSpec(*core.input_shape, tuple(core.mean), tuple(core.std), core.resize, tuple(core.labels))
         self.output_shapes = [(c, h, w) for c, h, w in core.output_shapes]
+        mean, std = (np.array(values, np.float32)[:, None, None] for values in (core.mean, core.std))
+        ends = -mean / std, (1 - mean) / std
+        self._darkest, self._brightest = np.minimum(*ends) - _SLACK, np.maximum(*ends) + _SLACK  # (channels, 1, 1)
+        self._lowest, self._highest = float(self._darkest.min()), float(self._brightest.max())
+        # A float file that normalises nothing may take other things than pixels.
+        self._expects_pixels = self.numerics == "integer" or mean.any() or (std != 1).any()
         self._one_vector = len(self.output_shapes) == 1 and self.output_shapes[0][1:] == (1, 1)
 
     @property
@@ -170,8 +181,7 @@ class Engine:
         The first output must be a vector: logits, or what the metadata's `output` says ("probabilities" or
         "log_probabilities").
         """
-        if _whole("k", k) < 1:
-            raise ValueError(f"k is {k}, expected at least 1")
+        _check_whole("k", k, 1)
         if self.output_shapes[0][1:] != (1, 1):
             raise ValueError(
                 f"the first output is a map of {dims(self.output_shapes[0])}, not a vector of class scores"
@@ -183,8 +193,7 @@ class Engine:
 
     def profile(self, image: ImageLike, repeat: int = 20) -> Profile:
         """Where the time goes: one row per step, medians over `repeat` runs."""
-        if _whole("repeat", repeat) < 1:
-            raise ValueError(f"repeat is {repeat}, expected at least 1")
+        _check_whole("repeat", repeat, 1, _MOST_REPEATS)
         seconds = self.time_steps(image, repeat + 1)[1:]  # the first one warms up
         medians = np.median(seconds, axis=0)
         rows = [ProfileRow(**vars(s), isa=self.isa, ms=float(t) * 1e3) for s, t in zip(self.steps, medians)]
@@ -196,6 +205,7 @@ class Engine:
 
     def time_steps(self, image: ImageLike, repeat: int = 1) -> np.ndarray:
         """Seconds of each of the `steps` in each of `repeat` runs on one image."""
+        _check_whole("repeat", repeat, 1, _MOST_REPEATS + 1)
         one = self.batch(image)[:1]
         try:
             return np.asarray(self._core.time_steps(one, repeat))
@@ -253,6 +263,20 @@ class Engine:
             raise ValueError(f"cannot take a {type(image).__name__} as an image: {first_line(e)}") from None
         return self._array(array)
 
+    def _check_range(self, array: np.ndarray) -> None:
+        """Warns, once, if most values are not what this file's mean and std make of pixels."""
+        outside = ((array < self._darkest) | (array > self._brightest)).mean()
+        if outside <= 0.5:
+            return
+        self._expects_pixels = False
+        clamped = ", to which they are clamped" if self.numerics == "integer" else ""
+        warnings.warn(
+            f"{self._name}: {100 * outside:.0f} % of an image's values are outside {self._lowest:.2f} to "
+            f"{self._highest:.2f}{clamped}. "
+            "Pass uint8 pixels, or (pixels / 255 - mean) / std with the mean and std of the file",
+            stacklevel=5,  # of `run`'s caller
+        )
+
     def _array(self, array: np.ndarray) -> tuple[np.ndarray, bool]:
         c, h, w = self.input_shape
         if array.dtype == np.uint8:
@@ -266,15 +290,23 @@ class Engine:
                 f"the {array.dtype} image has shape {array.shape}, expected {expected} ({order}) or a batch of them; "
                 "paths and PIL images are resized, arrays are not"
             )
-        if array.dtype == np.float32 and not np.isfinite(array).all():
-            raise ValueError(f"the image has {int((~np.isfinite(array)).sum())} values that are NaN or infinite")
-        return np.ascontiguousarray(array.reshape(-1, *expected)), array.ndim == 3
+        images = np.ascontiguousarray(array.reshape(-1, *expected))
+        if images.dtype == np.float32:
+            values = images.reshape(-1)
+            lowest, highest = float(np.minimum.reduce(values)), float(np.maximum.reduce(values))  # NaN if any value is
+            if not (lowest > -math.inf and highest < math.inf):
+                raise ValueError(f"the image has {int((~np.isfinite(values)).sum())} values that are NaN or infinite")
+            if self._expects_pixels and (lowest < self._lowest or highest > self._highest):
+                self._check_range(images)
+        return images, array.ndim == 3
 
 
-def _whole(name: str, number: object) -> int:
+def _check_whole(name: str, number: object, least: int, most: int | None = None) -> None:
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)):
         raise ValueError(f"{name} is {number!r}, expected a whole number")
-    return int(number)
+    if number < least or (most is not None and number > most):
+        bounds = f"at least {least}" if most is None else f"{least} to {most}"
+        raise ValueError(f"{name} is {number}, expected {bounds}")
 
 
 def _is_picture(image: object) -> bool:

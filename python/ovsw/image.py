@@ -1,6 +1,7 @@
 """From an image file to the pixels a network was evaluated on: orient, convert, resize, centre-crop.
 
-Errors name the file. At most `PIL.Image.MAX_IMAGE_PIXELS` pixels are decoded.
+Errors name the file. At most `PIL.Image.MAX_IMAGE_PIXELS` pixels are decoded, and of small files fewer, so that a file
+of 1 MB takes less than 512 MB.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Union
+from typing import Union
 
 import numpy as np
 from PIL import Image
 
 ImageSource = Union[str, "os.PathLike[str]", Image.Image]
 
+# What Pillow may read, the most common kinds first. Others run programs (EPS) or open a file in the file (IPTC).
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "PPM", "WEBP", "TIFF", "ICO", "PCX", "SGI", "TGA", "QOI", "AVIF")
+_FREE_PIXELS, _PIXELS_PER_BYTE = 1 << 24, 16  # pixels of any file, and more for each of its bytes
 WHOLE = 1 << 24  # largest result, in pixels, of scaling a whole picture (64 MB); only thin pictures exceed it
 _ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -90,10 +94,10 @@ def _open(path: str | os.PathLike[str]) -> Image.Image:
     return _opened(path, path)
 
 
-def _opened(file: str | os.PathLike[str] | BinaryIO, path: str | os.PathLike[str]) -> Image.Image:
+def _opened(file: str | os.PathLike[str] | io.BytesIO, path: str | os.PathLike[str]) -> Image.Image:
     try:
         with _quiet():
-            image = Image.open(file)
+            image = Image.open(file, formats=FORMATS)
     except Image.DecompressionBombError as e:  # beyond twice the limit; the size is only in the message
         raise _too_large(path, re.findall(r"\d+", str(e))[0]) from None
     except PermissionError:
@@ -106,9 +110,10 @@ def _opened(file: str | os.PathLike[str] | BinaryIO, path: str | os.PathLike[str
     if limit is not None and image.width * image.height > limit:
         image.close()
         raise _too_large(path, f"{image.width} x {image.height} = {image.width * image.height}")
-    if image.format == "EPS":
+    size = file.seek(0, io.SEEK_END) if isinstance(file, io.BytesIO) else Path(path).stat().st_size
+    if image.width * image.height > _FREE_PIXELS + _PIXELS_PER_BYTE * size:
         image.close()
-        raise ValueError(f"{path}: is a PostScript program, not an image")  # Pillow would run it in Ghostscript
+        raise ValueError(f"{path}: is too large: {image.width} x {image.height} pixels in only {size} bytes")
     return image
 
 
@@ -120,7 +125,8 @@ def _decode(image: Image.Image, source: ImageSource, channels: int) -> Image.Ima
             image = image.convert("RGBA")
         method = _UPRIGHT.get(_orientation(image))
         upright = image if method is None else image.transpose(method)
-        return upright.convert("L" if channels == 1 else "RGB")
+        mode = "L" if channels == 1 else "RGB"
+        return upright if upright.mode == mode and upright is not source else upright.convert(mode)
     except MemoryError:
         raise _no_memory(source, image.size) from None
     except Exception as e:

@@ -69,7 +69,7 @@ def bnn_case() -> Case:
 
         def read() -> str:
             found = refusal(lambda: python(data))
-            other = refusal(lambda: _core.Model(data, 1, "portable"))
+            other = refusal(lambda: _core.load(data, 1, "portable"))
             if words := disagreement(data, found, other):
                 raise Finding(words)
             return "taken" if other is None else "refused"

@@ -1,6 +1,6 @@
 """Attack files: the C++ loader by itself and the Python reader by itself refuse each in the words of the index.
 
-`_core.Model` is the loader alone: nothing of Python sees the bytes before it.
+`_core.load` is the loader alone: nothing of Python sees the bytes before it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read(data: bytes) -> None:
 
 
 def load(data: bytes, isa: str = "portable", memory_limit: int = 0) -> _core.Model:
-    return _core.Model(data, 1, isa, memory_limit)
+    return _core.load(data, 1, isa, memory_limit)
 
 
 def test_the_files_are_what_the_code_says() -> None:

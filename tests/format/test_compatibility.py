@@ -39,7 +39,7 @@ def image(engine: _core.Model) -> np.ndarray:
 @pytest.mark.parametrize("name", FILES)
 def test_old_files_give_the_same_bits(name: str, isa: str) -> None:
     """In the order of the text: row, column, channel."""
-    engine = _core.Model((FOLDER / name).read_bytes(), 1, isa)
+    engine = _core.load((FOLDER / name).read_bytes(), 1, isa)
     assert engine.run(image(engine)[None]).astype("<f4").tobytes().hex() == FILES[name]["outputs"]
 
 
@@ -101,10 +101,10 @@ def test_a_refusal_of_a_newer_file_says_so() -> None:
     """But a damaged file is damaged, whatever its version field has become."""
     advice = "; the file is of format version 1.4, this reader knows 1.3: install a newer ovsw"
     data = File(TINY).set("header", 0, "minor", 4).set("op", 1, "kind", 16).repaired()
-    for found in (refusal(lambda: bnn.from_bytes(data)), refusal(lambda: _core.Model(data, 1, ""))):
+    for found in (refusal(lambda: bnn.from_bytes(data)), refusal(lambda: _core.load(data, 1, ""))):
         assert found == "op 1 'conv1': kind 16 is unknown" + advice
     flipped = bytes(File(TINY).set("header", 0, "minor", 4).data)
-    for found in (refusal(lambda: bnn.from_bytes(flipped)), refusal(lambda: _core.Model(flipped, 1, ""))):
+    for found in (refusal(lambda: bnn.from_bytes(flipped)), refusal(lambda: _core.load(flipped, 1, ""))):
         assert found == "checksum mismatch: the file is damaged"
 
 
@@ -112,7 +112,7 @@ def test_a_newer_major_version_says_what_to_install() -> None:
     for major, words in ((2, "format version 2.0, this reader knows 1.x: install a newer ovsw"),
                          (0, "format version 0.0, this reader knows 1.x")):  # fmt: skip
         data = File(TINY).set("header", 0, "major", major).repaired()
-        for found in (refusal(lambda d=data: bnn.from_bytes(d)), refusal(lambda d=data: _core.Model(d, 1, ""))):
+        for found in (refusal(lambda d=data: bnn.from_bytes(d)), refusal(lambda d=data: _core.load(d, 1, ""))):
             assert found == words
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import threading
+import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from ovsw import Engine, _testing, cpu
+from ovsw import Engine, _core, _testing, cpu
 from ovsw import format as bnn
 from ovsw.bench.random_nets import random_resnet
 
@@ -200,6 +204,11 @@ def test_marks(engine: Engine, small: bytes) -> None:
     assert len(calls) == 1 + len(engine.steps)
 
 
+class BytesPath(os.PathLike[bytes]):
+    def __fspath__(self) -> bytes:
+        return b"model.bnn"
+
+
 class Elsewhere:
     """Like a tensor that numpy cannot reach."""
 
@@ -247,18 +256,80 @@ def test_one_value_that_is_not_finite(engine: Engine, value: float) -> None:
         engine.run(x)
 
 
+def test_ctrl_c_ends_a_long_call(engine: Engine) -> None:
+    """Between two images. All times are those of the CPU."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    began = time.process_time()
+    expected = engine.run(pixels(50))
+    n = round(50 * 3 / (time.process_time() - began))
+    x, before = np.repeat(pixels(1), n, axis=0), signal.signal(signal.SIGPROF, interrupt)
+    began = time.process_time()
+    try:
+        signal.setitimer(signal.ITIMER_PROF, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            engine.run(x)
+        assert time.process_time() - began < 1.5  # of 3 seconds
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+    np.testing.assert_array_equal(engine.run(pixels(50)), expected)
+
+
+def unnormalised(numerics: str) -> bytes:
+    """A network that was exported without mean and std."""
+    model = random_resnet("cresnet20", numerics=numerics)
+    for index, value in ((model.mean, 0), (model.std, 1)):
+        model.tensors[index].array[:] = value
+    return bnn.to_bytes(model)
+
+
+@pytest.mark.parametrize(("numerics", "warned"), [("integer", True), ("float", False)])
+def test_values_that_pixels_cannot_be(numerics: str, warned: bool) -> None:
+    """A float file that normalises nothing may take anything; an integer file would clamp most of these values."""
+    engine = Engine(unnormalised(numerics))
+    x = np.random.default_rng(0).normal(size=(3, 32, 32)).astype(np.float32)
+    engine.run(np.abs(x).clip(0, 1))
+    words = r"the model: 6\d % of an image's values are outside -0.01 to 1.01, to which they are clamped. Pass"
+    with pytest.warns(UserWarning, match=words) if warned else nullcontext():
+        engine.run(x)
+    engine.run([x, x])  # no second time
+
+
+def test_floats_of_0_to_255(small: bytes) -> None:
+    engine = Engine(small)
+    with pytest.warns(UserWarning, match=r"9\d % of an image's values are outside -2.13 to 2.65. Pass"):
+        engine.classify(pixels()[0].transpose(2, 0, 1).astype(np.float32))
+
+
+def test_models_come_from_files_only() -> None:
+    """`__new__` alone would make one of memory that nobody has written."""
+    with pytest.raises(TypeError, match=r"_core\.load makes models"):
+        _core.Model.__new__(_core.Model)
+    with pytest.raises(TypeError, match=r"_core\.load makes models"):
+        _core.Model()
+    with pytest.raises(TypeError, match="not safe"):
+        object.__new__(_core.Model)
+
+
 def test_refused_options(small: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     for threads in (0, -1, 1000, 2**70, True, 1.5, "2"):
         with pytest.raises(ValueError, match="threads"):
             Engine(small, threads=threads)  # type: ignore[arg-type]
-    for model in (None, 3):
+    for model in (None, 3, BytesPath()):
         with pytest.raises(ValueError, match=r"expected the path of a .bnn file or its bytes"):
             Engine(model)  # type: ignore[arg-type]
     for k in ("3", 1.5, True):
         with pytest.raises(ValueError, match=r"k is .*, expected a whole number"):
             Engine(small).classify(np.zeros((32, 32, 3), np.uint8), k=k)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="isa is 3, expected the name of a kernel table"):
-        Engine(small, isa=3)  # type: ignore[arg-type]
+    for repeat in (0, 2**70, "3"):
+        with pytest.raises(ValueError, match=r"repeat is .*, expected"):
+            Engine(small).profile(np.zeros((32, 32, 3), np.uint8), repeat=repeat)  # type: ignore[arg-type]
+    for isa in (3, "\udcff"):
+        with pytest.raises(ValueError, match=r"isa is .*, expected the name of a kernel table"):
+            Engine(small, isa=isa)  # type: ignore[arg-type]
     known = "arm_neon, arm_neon_dot, portable, x86_avx2, x86_avx512"
     with pytest.raises(ValueError, match=f"unknown instruction set 'abacus'; known: {known}"):
         Engine(small, isa="abacus")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ovsw.util import files
-from ovsw.util.files import new_folder, replace_file
+from ovsw.util.files import locked_folder, new_folder, replace_file
 
 from support import ROOT
 
@@ -35,7 +35,8 @@ def in_python(code: str, *arguments: object) -> subprocess.Popen[bytes]:
     imports = ("import os, sys", "from pathlib import Path", "from ovsw.util import files")
     head = "\n".join([*imports, "from ovsw.util.files import replace_file\n"])
     command = [sys.executable, "-c", head + code, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
 @pytest.fixture(params=[0o022, 0o077, 0o002, 0o777])
@@ -375,3 +376,24 @@ def test_folders_of_the_dead_are_removed(tmp_path: Path) -> None:
             assert names(tmp_path) == sorted([folder.name, second.name])
         (tmp_path / "run").rmdir()
     assert names(tmp_path) == ["run"]
+
+
+def test_the_lock_of_a_folder_ends_with_its_process(tmp_path: Path) -> None:
+    """Killed, it leaves a forked child behind, as a training does whose workers load images."""
+    code = """
+with files.locked_folder(sys.argv[1]):
+    if os.fork() == 0:
+        print("forked", flush=True)
+    os.read(0, 1)
+"""
+    process = in_python(code, tmp_path)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"forked\n"
+    with pytest.raises(ValueError, match="another process is writing to this folder"), locked_folder(tmp_path):
+        pass
+    process.kill()
+    process.wait()
+    with locked_folder(tmp_path):  # while the child is waiting for its input
+        pass
+    process.communicate()

@@ -17,12 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, features
+from PIL import EpsImagePlugin, Image, features
 
 import ovsw.image
 from ovsw.image import load_image, load_pixels
 
 from support import ROOT
+from support.peak import assert_small
 from support.pictures import GREY, GREY_ALPHA, PALETTE, RGB, RGB_ALPHA, chunk, claim, exif, png, tiff
 
 H, W = 6, 9
@@ -149,6 +150,7 @@ def test_orientations(orientation: int, tmp_path: Path) -> None:
 
 
 BLOCK = exif(6)
+BLOCK_OF_EXIF = chunk(b"eXIf", BLOCK)
 
 
 @pytest.mark.parametrize(
@@ -167,6 +169,13 @@ def test_broken_exif_says_nothing(block: bytes, tmp_path: Path) -> None:
         assert colours(tmp_path / "odd.jpg").shape == COLOURS.shape
 
 
+def iptc(data: bytes) -> bytes:
+    """An IPTC picture, whose pixels are those of a file in it."""
+    fields = ((3, 60, b"\1\0"), (3, 20, b"\0\x09"), (3, 30, b"\0\x09"), (3, 120, b"\5"), (8, 10, data))
+    return b"".join(struct.pack(">BBBH", 0x1C, *tag, len(value)) + value for *tag, value in fields)
+
+
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n"
 WHITE = "do not say what is white"
 REFUSED = {
     "ints": (tiff(DEEP.astype("<i4").tobytes(), W, H, (32,), 1, 2), f"32-bit integers, which {WHITE}"),
@@ -174,7 +183,12 @@ REFUSED = {
     "signed": (tiff(DEEP.tobytes(), W, H, (16,), 1, 2), f"32-bit integers, which {WHITE}"),
     "floats": (tiff(DEEP.astype("<f4").tobytes(), W, H, (32,), 1, 3), f"floats, which {WHITE}"),
     "doubles": (tiff(DEEP.astype("<f8").tobytes(), W, H, (64,), 1, 3), "is not an image that Pillow can read"),
-    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "a PostScript program"),
+    "postscript": (POSTSCRIPT, "is not an image that Pillow can read"),
+    "postscript in IPTC": (iptc(POSTSCRIPT), "is not an image that Pillow can read"),
+    "flat": (
+        claim(9000, 9000, RGB, 8, rest=chunk(b"IDAT", zlib.compress(bytes(9000 * 27_001)))),
+        "too large: 9000 x 9000 pixels in only",
+    ),
     "truncated": (png(COLOURS, RGB)[:100], "truncated"),
     "no pixels": (claim(W, H, RGB, 8), "cannot be decoded"),
     "broken stream": (claim(W, H, RGB, 8, rest=chunk(b"IDAT", b"\x78\x9c" + bytes(40))), "broken data stream"),
@@ -191,7 +205,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_refused_by_name(kind: str, tmp_path: Path) -> None:
+def test_refused_by_name(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("Ghostscript was called"))
     data, words = REFUSED[kind]
     path = tmp_path / "hostile picture"
     path.write_bytes(data)
@@ -291,11 +306,22 @@ def test_thin_pictures_take_little(length: int, wide: bool, tmp_path: Path) -> N
 
 
 def test_out_of_memory_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "large.png").write_bytes(claim(9_000, 9_000, RGB, 8, rest=chunk(b"IDAT", zlib.compress(b"\0"))))
-    command = [sys.executable, "-c", CHILD, "100", str(tmp_path / "large.png"), str(tmp_path / "none.npy")]
+    (tmp_path / "large.png").write_bytes(claim(4_000, 4_000, RGB_ALPHA, 8, rest=chunk(b"IDAT", zlib.compress(b"\0"))))
+    command = [sys.executable, "-c", CHILD, "40", str(tmp_path / "large.png"), str(tmp_path / "none.npy")]
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=900)
     last = done.stderr.splitlines()[-1]
-    assert last == f"MemoryError: {tmp_path / 'large.png'}: not enough memory for 9000 x 9000 pixels"
+    assert last == f"MemoryError: {tmp_path / 'large.png'}: not enough memory for 4000 x 4000 pixels"
+
+
+@pytest.mark.parametrize("colour", [RGB, RGB_ALPHA, PALETTE, GREY_ALPHA])
+def test_small_files_take_little_memory(colour: int, tmp_path: Path) -> None:
+    """The largest that a file of a megabyte may be, turned by its EXIF block."""
+    samples, path = {RGB: 3, RGB_ALPHA: 4, PALETTE: 1, GREY_ALPHA: 2}[colour], tmp_path / "flat.png"
+    noise = chunk(b"nOIS", np.random.default_rng(0).bytes(850_000))
+    before = chunk(b"PLTE", bytes(768)) + chunk(b"tRNS", bytes(256)) if colour == PALETTE else b""
+    rows = zlib.compress(bytes(5500 * (5500 * samples + 1)), 9)
+    path.write_bytes(claim(5500, 5500, colour, 8, rest=before + BLOCK_OF_EXIF + noise + chunk(b"IDAT", rows)))
+    assert assert_small("picture", path) == "read"
 
 
 # --- anything --------------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def refusal(read: Callable[[], object]) -> str | None:
 
 def load_and_run(data: bytes) -> str:
     """'ran', or the message of a ValueError; also has the two readers agree."""
-    numpy, cpp = refusal(lambda: bnn.from_bytes(data)), refusal(lambda: _core.Model(data, 1, ""))
+    numpy, cpp = refusal(lambda: bnn.from_bytes(data)), refusal(lambda: _core.load(data, 1, ""))
     if numpy and not cpp:  # which reads neither names nor metadata as text
         assert re.search("UTF-8|JSON", numpy), f"only the numpy reader refuses: {numpy}"
     message = refusal(lambda: Engine(data))

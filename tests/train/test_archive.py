@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import lzma
 import shlex
 import shutil
-import tracemalloc
-from collections.abc import Iterator
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 
 from ovsw.train import archive, cli, flips
 
+from support.peak import assert_small
 from support.training import arguments, assert_same, few_images, interrupted, metrics
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -186,9 +189,9 @@ def test_refused(
     assert packed.read_bytes() == data
 
 
-def hostile(tmp_path: Path, files: dict[str, Any]) -> Path:
+def hostile(tmp_path: Path, files: dict[str, Any], /, **changes: Any) -> Path:
     """An archive with these files."""
-    torch.save({"version": 1, "files": files, "best_is_last": False, "metrics": ""}, tmp_path / "c.pth")
+    torch.save({"version": 1, "files": files, "best_is_last": False, "metrics": "", **changes}, tmp_path / "c.pth")
     archive_file = tmp_path / "hostile.xz"
     archive_file.write_bytes(lzma.compress((tmp_path / "c.pth").read_bytes()))
     return archive_file
@@ -204,16 +207,81 @@ def test_an_archive_names_no_files_of_its_own(name: str, tmp_path: Path, capsys:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.pth", "hostile.xz", "outside"]
 
 
-@pytest.mark.parametrize("kind", ["signs", "bits", "floats"])
-def test_a_tensor_has_the_bytes_that_its_shape_needs(kind: str, tmp_path: Path) -> None:
-    """Bits that an archive does not hold would be made up, gigabytes of them from a few bytes."""
-    claimed = {"ovsw.archive": kind, "shape": [1 << 16, 1 << 16], "channels_last": False, "data": torch.zeros(8).byte()}
-    file = hostile(tmp_path, {"initial.pth": {"x": claimed}, "last.pth": {}})
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match="damaged"):
-            archive.unpack(file, tmp_path / "run")
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 32 << 20
+ABOUT = {"recipe": {}, "seed": 1, "scaler": {}, "rng": [], "metrics": [], "state": {}, "flip_history": {}}
+RUN = {"state_dict": {}, "ovsw": ABOUT}
+FORGED: dict[str, dict[str, Any]] = {
+    "a list for the files": {"files": ["initial.pth", "last.pth"]},
+    "numbers for checkpoints": {"files": {"initial.pth": 1, "last.pth": 2}},
+    "checkpoints of others": {"files": {"initial.pth": RUN, "last.pth": {"state_dict": {}}}},
+    "metrics that are no text": {"metrics": 3},
+    "another order": {"files": {"last.pth": RUN, "initial.pth": RUN}},
+}
+
+
+@pytest.mark.parametrize("fault", FORGED)
+def test_forged_archives(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, and nothing is written."""
+    honest = {"initial.pth": RUN, "last.pth": RUN}
+    archive.unpack(hostile(tmp_path, honest), tmp_path / "honest")
+    file = hostile(tmp_path, honest, **FORGED[fault])
+    before = sorted(tmp_path.iterdir())
+    assert archive.main(["unpack", str(file), str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"ovsw.train.archive: error: {file}: not an archive of a run, or damaged (")
+    assert said.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def tensor(kind: str, shape: list[int], data: torch.Tensor) -> dict[str, Any]:
+    return {"ovsw.archive": kind, "shape": shape, "channels_last": False, "data": data.byte()}
+
+
+def two(first: Any) -> dict[str, Any]:
+    return {"initial.pth": {"x": first, "noise": NOISE}, "last.pth": {}}
+
+
+def of_pickle(opcodes: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as file:
+        file.writestr("c/data.pkl", b"\x80\x02" + opcodes)
+        file.writestr("c/noise", NOISE.numpy().tobytes())
+    return stream.getvalue()
+
+
+def of_members() -> bytes:
+    """A zip archive of 600,000 empty members, all at the same place."""
+    whole = of_pickle(b"}.")
+    at, end = whole.index(b"PK\1\2"), whole.rindex(b"PK\5\6")
+    entry = struct.pack("<4s4B4HL2L5H2L", b"PK\1\2", *[0] * 11, 1, *[0] * 6) + b"a"
+    listed = whole[at:end] + 600_000 * entry
+    return whole[:at] + listed + whole[end : end + 12] + struct.pack("<2LH", len(listed), at, 0)
+
+
+NOISE = torch.randint(256, (900_000,), generator=torch.Generator().manual_seed(0)).byte()
+ZEROS = torch.zeros(1 << 26).byte()
+DICT = dict.fromkeys(range(100_000))
+BOMBS: dict[str, Callable[[Path], Path]] = {
+    "signs from nothing": lambda p: hostile(p, two(tensor("signs", [1 << 16, 1 << 16], torch.zeros(8)))),
+    "bits from nothing": lambda p: hostile(p, two(tensor("bits", [1 << 16, 1 << 16], torch.zeros(8)))),
+    "floats from nothing": lambda p: hostile(p, two(tensor("floats", [1 << 16, 1 << 16], torch.zeros(8)))),
+    "many signs": lambda p: hostile(p, two(tensor("signs", [1 << 28], ZEROS))),
+    "one tensor many times": lambda p: hostile(p, two([tensor("floats", [1 << 22], ZEROS[: 1 << 24])] * 200)),
+    "hidden by a negative size": lambda p: hostile(
+        p, two([*[tensor("bits", [1 << 26], ZEROS[: 1 << 23])] * 40, tensor("bits", [-(1 << 40)], ZEROS[:1])])
+    ),
+    "one dict many times": lambda p: hostile(p, two([DICT] * 200)),
+    "many members": lambda p: packed_as(p, of_members()),
+    "many sets": lambda p: packed_as(p, of_pickle(b"(" + b"\x8f" * (1 << 26) + b"l.")),
+}
+
+
+def packed_as(tmp_path: Path, data: bytes) -> Path:
+    (tmp_path / "hostile.xz").write_bytes(lzma.compress(data, preset=0))
+    return tmp_path / "hostile.xz"
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_small_archives_take_little_memory(bomb: str, tmp_path: Path) -> None:
+    """With noise in them, as an archive may unpack to a multiple of its own size."""
+    file = BOMBS[bomb](tmp_path)
+    assert assert_small("archive", file).startswith(f"ValueError: {file}: not an archive of a run, or damaged (")

@@ -69,7 +69,7 @@ def test_webp_cifar() -> None:
     assert isinstance(test, MemorySet)
     assert test.images.shape == (10000, 3, 32, 32)
     assert [test.names[i] for i in test.labels[:4]] == ["cat", "ship", "ship", "airplane"]
-    with pytest.raises(DataError, match="has 10 classes, cifar100 has 100"):
+    with pytest.raises(DataError, match="it has 10 classes, expected 100"):
         open_split("cifar100", shared("data", "cifar10"), "test")
 
 

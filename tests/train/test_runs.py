@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -374,6 +375,20 @@ sys.exit(train(sys.argv[1:]))
     command = [sys.executable, "-c", program, "table1-cresnet20", "--data", "missing", "-o", str(tmp_path / "run")]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert ended.stdout.splitlines() == ["torch loads with passive"], ended.stderr
+
+
+def test_a_run_that_ended_while_torch_was_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def locked(folder: Path) -> Iterator[None]:
+        (folder / "last.pth").write_bytes(b"of another process")
+        yield
+
+    monkeypatch.setattr(cli, "locked_folder", locked)
+    assert cli.main(arguments(tmp_path / "run")) == 1
+    assert "contains a run already; --resume continues it" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["last.pth"]
 
 
 def test_one_process_trains_in_a_folder(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

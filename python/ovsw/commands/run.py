@@ -16,7 +16,7 @@ from ovsw import zoo
 from ovsw.commands.base import UsageError, add_engine, add_memory_limit, command, memory_limit, message, new_file, whole
 from ovsw.commands.show import ClassifiedImage, beside, colours, html_page, terminal_picture
 from ovsw.engine import Engine
-from ovsw.image import ImageSource, read_image
+from ovsw.image import FORMATS, ImageSource, read_image
 from ovsw.util.files import replace_file
 from ovsw.util.progress import Progress
 from ovsw.util.text import visible
@@ -106,13 +106,18 @@ def expand(inputs: list[str]) -> Iterator[tuple[str, str]]:
     for word in inputs:
         path, names, problem = Path(word), [word], ""
         if path.is_dir():
-            endings = Image.registered_extensions()
+            endings = _endings()
             names = [str(p) for p in path.iterdir() if p.suffix.lower() in endings and p.is_file()]
             problem = "a folder without pictures"
         elif _is_pattern(word):
             names = [p for p in glob.glob(word, recursive=True) if Path(p).is_file()]  # noqa: PTH207
             problem = "matches no file"
         yield from ((name, "") for name in sorted(names)) if names else [(word, f"{word}: {problem}")]
+
+
+def _endings() -> set[str]:
+    """The endings of pictures' names."""
+    return {ending for ending, kind in Image.registered_extensions().items() if kind in FORMATS}
 
 
 def _is_pattern(word: str) -> bool:
@@ -142,7 +147,7 @@ def _is_model(first: str) -> bool:
     path = Path(first)
     if path.suffix.lower() == ".bnn" or zoo.known(first):
         return True
-    if first == "-" or path.is_dir() or _is_pattern(first) or path.suffix.lower() in Image.registered_extensions():
+    if first == "-" or path.is_dir() or _is_pattern(first) or path.suffix.lower() in _endings():
         return False
     if not path.exists():
         try:
@@ -150,9 +155,9 @@ def _is_model(first: str) -> bool:
         except ValueError as e:
             raise ValueError(f"{first}: no such image, no such model, and {e}") from None
     try:
-        with Image.open(path):
+        with Image.open(path, formats=FORMATS):
             return False
-    except (OSError, SyntaxError, Image.DecompressionBombError):
+    except (OSError, KeyError, SyntaxError, Image.DecompressionBombError):  # KeyError: a format that Pillow lacks here
         return True
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 from ovsw.datasets.base import DataError, DataSet, MemorySet
 from ovsw.util import pickles
 
-_LARGEST_LABELS = 1 << 24  # bytes in labels.npz
+_LARGEST_LABELS = 1 << 23  # bytes in labels.npz
 
 
 class Cifar(DataSet):
@@ -34,10 +34,7 @@ class Cifar(DataSet):
     def open(self, root: Path, split: str) -> MemorySet:
         for base in (root, root / self.name, root / self.folder, root / self.name / self.folder):
             if (base / "manifest.json").is_file():
-                images = _mosaics(base, split)
-                if len(images.names) != self.classes:
-                    raise DataError(f"{base}: has {len(images.names)} classes, {self.name} has {self.classes}")
-                return images
+                return _mosaics(base, split, self.classes)
             if all((base / file).is_file() for file in self.marks):
                 return self._official(base, split)
         raise DataError(f"{root}: holds neither {self.folder} nor the WebP form of {self.name}")
@@ -146,7 +143,7 @@ def _cifar_part(path: Path, key: bytes, classes: int) -> tuple[np.ndarray, list[
     return images, labels
 
 
-def _mosaics(base: Path, split: str) -> MemorySet:
+def _mosaics(base: Path, split: str, classes: int) -> MemorySet:
     """Lossless WebP mosaics of 50 x 50 images, with the SHA-256 of the pixels in manifest.json."""
     paths = sorted(base.glob(f"{split}_*.webp"))
     if not paths or not (base / "labels.npz").is_file():
@@ -158,7 +155,7 @@ def _mosaics(base: Path, split: str) -> MemorySet:
         raise DataError(f"{base / 'manifest.json'}: has no sha256_pixels of {split}") from None
     if hashlib.sha256(pixels.tobytes()).hexdigest() != expected:
         raise DataError(f"{base}: the {split} images differ from the manifest's checksum")
-    labels, names = _mosaic_labels(base / "labels.npz", split)
+    labels, names = _mosaic_labels(base / "labels.npz", split, classes)
     if len(labels) != len(pixels):
         raise DataError(f"{base}: {len(pixels)} {split} images but {len(labels)} labels")
     return MemorySet(torch.from_numpy(pixels.transpose(0, 3, 1, 2).copy()), torch.from_numpy(labels), names)
@@ -176,16 +173,18 @@ def _mosaic(path: Path) -> np.ndarray:
     return mosaic.reshape(50, 32, 50, 32, 3).transpose(0, 2, 1, 3, 4).reshape(-1, 32, 32, 3)
 
 
-def _mosaic_labels(path: Path, split: str) -> tuple[np.ndarray, list[str]]:
+def _mosaic_labels(path: Path, split: str, classes: int) -> tuple[np.ndarray, list[str]]:
     """The labels of a split, and the names of all classes."""
     try:
         with zipfile.ZipFile(path) as archive:
             if sum(entry.file_size for entry in archive.infolist()) > _LARGEST_LABELS:
                 raise ValueError(f"unpacks to more than {_LARGEST_LABELS} bytes")
         with np.load(path) as f:
-            labels, names = f[split], [str(name) for name in f["names"]]
+            labels, names = f[split], f["names"]
+        if names.shape != (classes,):  # arrays of empty names hold any number of them
+            raise ValueError(f"it has {names.size} classes, expected {classes}")
         if labels.ndim != 1 or labels.dtype.kind not in "iu" or not ((labels >= 0) & (labels < len(names))).all():
             raise ValueError(f"{split} is not a list of numbers from 0 to {len(names) - 1}")
     except Exception as e:  # of zip, zlib, numpy's header and its types
         raise DataError(f"{path}: holds no labels ({e})") from None
-    return labels.astype(np.int64), names
+    return labels.astype(np.int64), [str(name) for name in names]

@@ -24,10 +24,12 @@ from ovsw.util import pickles
 
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # of a file before PyTorch 1.6
 _CHUNK = 1 << 20
+_MOST_VIEWS = 8  # numbers of all tensors for each byte of their storages
+_MOST_MEMBERS = 1 << 16  # of a zip archive
 
 
 class RefusedError(ValueError):
-    """A name in the file that could execute code; the message is the name."""
+    """A file that is not damaged, but hostile: by a name that could execute code, or by the size of its tensors."""
 
 
 class Inert:
@@ -42,13 +44,39 @@ class OddTensor(Inert):
     __slots__ = ()
 
 
-def read_torch_file(file: IO[bytes]) -> Any:
-    """What the file holds. Raises RefusedError, or almost anything if the file is damaged."""
+def read_torch_file(file: IO[bytes], most: int | None = None) -> Any:
+    """What the file holds. Raises RefusedError, or almost anything if the file is damaged.
+
+    `most` bounds the bytes of a pickle and the values in it. The default is the size of the file.
+    """
     size = file.seek(0, io.SEEK_END)
+    most = size if most is None else most
     file.seek(0)
     zipped = file.read(4) == b"PK\x03\x04"
     file.seek(0)
-    return _read_zip(file, size) if zipped else _read_old(file, size)
+    content = _read_zip(file, size, most) if zipped else _read_old(file, size, most)
+    _check_views(content, most)
+    return content
+
+
+def _check_views(content: Any, most: int) -> None:
+    """Refuses tensors that need far more memory than the file: views of one storage, or strides of 0, can do that."""
+    storages: dict[int, int] = {}
+    numbers = 0
+    left = [content]
+    while left:
+        value = left.pop()
+        most -= 1
+        if isinstance(value, Tensor):
+            storages[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+            numbers += value.numel()
+        elif isinstance(value, (dict, list, tuple, set)):
+            left.extend(value.values() if isinstance(value, dict) else value)
+        if most < 0:  # shared lists, or a list that holds itself
+            raise ValueError("more values than the file has bytes")
+    held = sum(storages.values())
+    if numbers > _MOST_VIEWS * held:
+        raise RefusedError(f"its tensors have {numbers} numbers, but it holds {held} bytes")
 
 
 @dataclass
@@ -59,10 +87,12 @@ class _Storage:
     dtype: torch.dtype
 
 
-def _read_zip(file: IO[bytes], size: int) -> Any:
+def _read_zip(file: IO[bytes], size: int, most: int) -> Any:
     """Refuses compressed files, which torch.save does not write: one could unpack to a thousand times its size."""
     with zipfile.ZipFile(file) as archive:
         members = {member.filename: member for member in archive.infolist()}
+        if len(archive.infolist()) > _MOST_MEMBERS:
+            raise ValueError("too many members")
         if any(name.endswith("/constants.pkl") for name in members):
             raise ValueError("TorchScript")
         if any(member.compress_type != zipfile.ZIP_STORED for member in members.values()):
@@ -81,10 +111,12 @@ def _read_zip(file: IO[bytes], size: int) -> Any:
                     storages[key] = _filled(member, _empty(dtype, count, size))
             return storages[key]
 
-        return _unpickled(io.BytesIO(archive.read(content)), size, storage)
+        if members[content].file_size > most:
+            raise ValueError("a pickle that is too long")
+        return _unpickled(io.BytesIO(archive.read(content)), most, storage)
 
 
-def _read_old(file: IO[bytes], size: int) -> Any:
+def _read_old(file: IO[bytes], size: int, most: int) -> Any:
     storages: dict[str, _Storage] = {}
 
     def storage(
@@ -99,10 +131,10 @@ def _read_old(file: IO[bytes], size: int) -> Any:
         _, first, length = view
         return _Storage(whole.data.view(dtype)[first : first + length].view(torch.uint8), dtype)
 
-    head = [_unpickled(file, size) for _ in range(3)]
+    head = [_unpickled(file, most) for _ in range(3)]
     if head[:2] != [_MAGIC, _PROTOCOL] or head[2].get("little_endian") is not True:
         raise ValueError("not a file of torch.save")
-    content, keys = _unpickled(file, size, storage), _unpickled(file, size)
+    content, keys = _unpickled(file, most, storage), _unpickled(file, most)
     if sorted(keys) != sorted(storages):
         raise ValueError("other storages than its tensors have")
     for key in keys:
@@ -239,7 +271,7 @@ class _Unpickler(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
         if full not in _NAMES:
-            raise RefusedError(full)
+            raise RefusedError(f"refused, it holds '{full}', which could execute code; save a state_dict")
         return _NAMES[full]
 
     def persistent_load(self, pid: Any) -> _Storage:
@@ -278,13 +310,13 @@ class _Unpickler(pickle._Unpickler):
     dispatch[pickle.BUILD[0]] = load_build
 
 
-def _unpickled(stream: IO[bytes], size: int, storage: Callable[..., _Storage] | None = None) -> Any:
+def _unpickled(stream: IO[bytes], most: int, storage: Callable[..., _Storage] | None = None) -> Any:
     """One pickle of a stream, which is then behind it."""
     start = stream.tell()
-    pickles.check(stream, size)
+    pickles.check(stream, most)
     end = stream.tell()
     stream.seek(start)
-    value = _Unpickler(stream, size, storage).load()
+    value = _Unpickler(stream, most, storage).load()
     if stream.tell() != end:
         raise ValueError("a pickle that ends in two places")
     return value

@@ -27,13 +27,14 @@ import torch
 from torch import Tensor
 
 from ovsw.commands.base import command
-from ovsw.nn.checkpoint import damaged, read_run
+from ovsw.nn.checkpoint import check_run, damaged, read_run
 from ovsw.nn.torch_file import read_torch_file
 from ovsw.train.recipe import changes
 from ovsw.util.files import new_folder, replace_file
 
 VERSION = 1
-_LARGEST_RATIO = 100  # of an archive to its file
+_RATIO, _FREE = 16, 1 << 24  # bytes that an archive may unpack to: so many for each of its own, and so many more
+_PICKLE = 1 << 18  # bytes that its pickle may have more than the archive
 _KEYS = ("version", "files", "best_is_last", "metrics")
 _FILES = ("initial.pth", "last.pth")
 _KIND, _PREVIOUS = "ovsw.archive", ".weight_prev"
@@ -97,20 +98,28 @@ def _checkpoints(content: dict[str, Any]) -> dict[str, Any]:
 def _content(file: Path, data: bytes) -> dict[str, Any]:
     """What an archive holds. Raises ValueError; `file` is for the message."""
     try:
-        found = read_torch_file(io.BytesIO(_unpacked(data)))
+        room = _RATIO * len(data) + _FREE
+        found = read_torch_file(io.BytesIO(_unpacked(data, room)), len(data) + _PICKLE)
         if found["version"] == VERSION:
-            if tuple(found["files"]) != _FILES:  # their keys become names of files
+            files = found["files"]
+            if not isinstance(files, dict) or tuple(files) != _FILES:  # their keys become names of files
                 raise ValueError(f"it holds other files than {' and '.join(_FILES)}")
-            return {key: _mapped(found[key], _decode) for key in _KEYS}
+            if not isinstance(found["metrics"], str):
+                raise ValueError("its metrics are not a text")
+            if _decoded_size(files) > room:
+                raise ValueError(f"its tensors take more than {room} bytes")
+            content = {key: _mapped(found[key], _decode) for key in _KEYS}
+            for checkpoint in content["files"].values():
+                check_run(file, checkpoint)
+            return content
     except Exception as e:  # a damaged file can raise almost anything
         raise ValueError(f"{file}: not an archive of a run, or damaged ({type(e).__name__})") from None
     raise ValueError(f"{file}: an archive of version {found['version']}, this is for version {VERSION}")
 
 
-def _unpacked(data: bytes) -> bytes:
+def _unpacked(data: bytes, most: int) -> bytes:
     """An xz stream's content; one that unpacks to much more than archives do is refused before it is all there."""
     stream = lzma.LZMADecompressor()
-    most = _LARGEST_RATIO * len(data) + (1 << 20)
     found = stream.decompress(data, most + 1)
     if not stream.eof or len(found) > most:
         raise ValueError(f"it unpacks to more than {most} bytes, or is cut short")
@@ -143,17 +152,27 @@ def _encode(value: Any, key: str) -> Any:
     return {_KIND: "floats", **about, "data": _bytes(flat.view(np.uint8).reshape(-1, 4).T)}
 
 
+def _decoded_size(value: Any) -> int:
+    """The bytes of all tensors that `_decode` would make: a few zeros can stand for many, and be named many times."""
+    if isinstance(value, dict) and _KIND in value:
+        if min(value["shape"], default=0) < 0:
+            raise ValueError(f"a tensor of {value['shape']}")
+        return math.prod(value["shape"]) * (1 if value[_KIND] == "bits" else 4)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(map(_decoded_size, inner))
+
+
 def _decode(value: Any, key: str) -> Any:
     if not isinstance(value, dict) or _KIND not in value:
         return value
     shape, data = value["shape"], value["data"].numpy()
     count = math.prod(shape)
     bits = {"signs": 2, "bits": 1, "floats": 32}[value[_KIND]]
-    if data.dtype != np.uint8 or min(shape, default=0) < 0 or data.size != -(-count * bits // 8):
+    if data.dtype != np.uint8 or data.size != -(-count * bits // 8):
         raise ValueError(f"{key}: {data.size} bytes are not a tensor of {shape}")
     if value[_KIND] == "signs":
-        positive, zero = np.unpackbits(data, count=2 * count).reshape(2, count).astype(np.float32)
-        flat = 2 * positive - 1 + zero
+        positive, zero = np.unpackbits(data, count=2 * count).reshape(2, count).astype(np.int8)
+        flat = (2 * positive - 1 + zero).astype(np.float32)
     elif value[_KIND] == "bits":
         flat = np.unpackbits(data, count=count).astype(bool)
     else:

@@ -59,8 +59,7 @@ def main(args: argparse.Namespace) -> int:
     if args.data is None and recipe.data.kind != "synthetic":
         raise UsageError(f"--data DIR is needed: the recipe trains on {recipe.data.kind}")
     folder = Path(args.output)
-    if (folder / "last.pth").exists() and not args.resume:
-        raise ValueError(f"{folder}: contains a run already; --resume continues it")
+    _check_new(folder, args.resume)
     with Progress(args.prog) as progress:
         progress.step("loading torch")
         cpu.let_idle_threads_sleep()
@@ -73,6 +72,7 @@ def main(args: argparse.Namespace) -> int:
     teacher, init, data, cache = (Path(name) if name else None for name in given)
     alone = locked_folder if os.environ.get("RANK", "0") == "0" else nullcontext  # torchrun's processes share a folder
     with made_folder(folder), alone(folder):
+        _check_new(folder, args.resume)  # another process may have trained here since
         run = trainer.start(recipe, folder, seed, args.device, args.amp, teacher, init)
         if args.resume:
             trainer.resume(run)
@@ -85,6 +85,11 @@ def main(args: argparse.Namespace) -> int:
             return INTERRUPTED
     print(f"best test accuracy {run.best:.2f} % in {run.epoch} epochs: {folder / 'model_best.pth'}")
     return 0
+
+
+def _check_new(folder: Path, resume: bool) -> None:
+    if (folder / "last.pth").exists() and not resume:
+        raise ValueError(f"{folder}: contains a run already; --resume continues it")
 
 
 def _say_what_is_slow(run: TrainingRun) -> None:

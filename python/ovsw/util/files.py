@@ -91,10 +91,10 @@ def made_folder(path: PathLike) -> Iterator[Path]:
 
 @contextmanager
 def locked_folder(path: PathLike) -> Iterator[None]:
-    """Keeps a folder to this process; the lock ends with the process, however that ends. Raises ValueError if another
-    process has it.
+    """Keeps a folder to this process; the lock ends with the process, however that ends, even if forked children live
+    on. Raises ValueError if another process has it.
     """
-    with _opened(path, os.O_RDONLY) as held:
+    with _opened(path, os.O_RDONLY) as held, _closed_in_children(held):
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -102,6 +102,29 @@ def locked_folder(path: PathLike) -> Iterator[None]:
         except OSError:
             pass  # a file system without locks
         yield
+
+
+_parents_only: set[int] = set()  # descriptors that forked children close, as a lock ends with the last of its copies
+
+
+@contextmanager
+def _closed_in_children(held: int) -> Iterator[None]:
+    _parents_only.add(held)
+    try:
+        yield
+    finally:
+        _parents_only.discard(held)
+
+
+def _close_in_child() -> None:
+    """Another descriptor takes the place, as the child may leave the block that closes it."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for held in _parents_only:
+        os.dup2(nothing, held, inheritable=False)
+    os.close(nothing)
+
+
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _replace(target: Path, data: bytes, old: os.stat_result | None) -> None:

@@ -20,6 +20,8 @@ _UNHASHABLE = {"LIST", "DICT", "EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET"}
 class _Object:
     """An object that a pickle builds: how many values it holds, and how many of them its hash depends on."""
 
+    __slots__ = ("all", "hashed")
+
     def __init__(self, all_: int, hashed: int) -> None:
         self.all, self.hashed = all_, hashed
         self.check()
@@ -29,16 +31,19 @@ class _Object:
             raise ValueError(f"an object of {max(self.hashed, self.all)} values")
 
 
-def check(stream: IO[bytes], size: int) -> None:
-    """Reads one pickle of a stream of `size` bytes to its end. Raises ValueError with what is wrong."""
+def check(stream: IO[bytes], most: int) -> None:
+    """Reads one pickle of a stream, of `most` bytes at most, to its end. Raises ValueError with what is wrong."""
     stack: list[_Object] = []
     marks: list[int] = []
     memo: dict[int, _Object] = {}
     try:
-        for op, arg, _ in pickletools.genops(stream):
+        start = stream.tell()
+        for op, arg, place in pickletools.genops(stream):
+            if (place or 0) - start > most:
+                raise ValueError(f"a pickle of more than {most} bytes")
             if "PUT" in op.name or op.name == "MEMOIZE":
                 index = len(memo) if op.name == "MEMOIZE" else int(arg or 0)
-                if not 0 <= index <= size + MIN_MEMO:
+                if not 0 <= index <= most + MIN_MEMO:
                     raise ValueError(f"memo index {index}")
                 memo[index] = stack[-1]
             elif "GET" in op.name:
