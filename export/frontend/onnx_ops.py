@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
+from onnx.external_data_helper import uses_external_data
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -63,6 +64,8 @@ class Call:
 
 def tensor(proto: onnx.TensorProto) -> Tensor:
     """A tensor of the file; half precision becomes float32."""
+    if uses_external_data(proto):  # onnx would read it, from a place that nobody has checked
+        raise ValueError(f"tensor '{proto.name}' is kept in a file, which is not supported here")
     if proto.data_type not in _TYPES:
         raise ValueError(f"tensor '{proto.name}' is of type {_type_name(proto.data_type)}")
     array = numpy_helper.to_array(proto)

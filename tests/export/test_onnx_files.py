@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import onnx_file
+from ovsw.export.frontend.onnx_ops import tensor
 
 from support.comparing import kinds, unsupported
 from support.interpret import interpret
@@ -192,6 +193,15 @@ def test_external_data_is_named_once(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(bytes(48))
     with pytest.raises(ExportError, match="tensor 'w' repeats an entry of its external data"):
         onnx_file.load(external(tmp_path / "model", "m.data", last="../secret"))
+
+
+def test_a_tensor_that_is_still_in_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_bytes(bytes(4))
+    kept = TensorProto(name="kept", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    kept.external_data.add(key="location", value="secret")
+    with pytest.raises(ValueError, match="tensor 'kept' is kept in a file"):
+        tensor(kept)
 
 
 def test_external_data_is_read_a_few_times_only(tmp_path: Path) -> None:
