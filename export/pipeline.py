@@ -137,12 +137,12 @@ def _read_python(text: str, options: ExportOptions) -> Source:
 def _read_onnx(text: str, options: ExportOptions) -> Source:
     from ovsw.export.frontend import onnx_file
 
-    return onnx_file.source(Path(text))
+    return onnx_file.source(Path(text), options.no_limits)
 
 
 FRONT_ENDS = (  # the first that matches
     FrontEnd("networks given as FILE.py:NAME", python_file.is_python, _read_python, ("checkpoint", "input")),
-    FrontEnd("ONNX files", is_onnx, _read_onnx),
+    FrontEnd("ONNX files", is_onnx, _read_onnx, ("no_limits",)),
     FrontEnd(
         "programs of torch.export",
         lambda text: text.endswith(".pt2"),

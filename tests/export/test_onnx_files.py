@@ -20,6 +20,7 @@ from ovsw.export.errors import ExportError
 from ovsw.export.frontend import onnx_file
 from ovsw.export.frontend.onnx_ops import tensor
 
+from attacks import onnx_files
 from support.comparing import kinds, unsupported
 from support.interpret import interpret
 
@@ -268,6 +269,14 @@ def test_nonsense(model: Callable[[], onnx.ModelProto], words: str, tmp_path: Pa
     with pytest.raises(ExportError, match=words) as raised:
         read(path)
     assert str(path) in str(raised.value)
+
+
+def test_limits_can_be_lifted(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx_files.constant(onnx_files.filled("c", 3000, 3000)), path)
+    with pytest.raises(ExportError, match=r"computing its constants takes more than the limit of .*--no-limits"):
+        onnx_file.source(path)
+    assert onnx_file.source(path, no_limits=True).graph.nodes
 
 
 def test_all_unknown_operations_are_named_at_once(tmp_path: Path) -> None:
