@@ -56,7 +56,7 @@ class Candidate:
         try:
             if built.model.numerics == "integer":
                 numerics.check(built.model)
-            self.engine = Engine(self.data, memory_limit=NO_LIMIT)
+            self.engine = Engine(self.data, memory_limit=NO_LIMIT, work_limit=NO_LIMIT)
         except ValueError as e:
             raise ExportError(f"the engine refuses the result: {e}") from None
 
@@ -246,7 +246,7 @@ class _Watch:
             for low in candidate.lowered
         ]
         model = pack(lowered, self.shown, (0.0,) * channels, (1.0,) * channels, {})
-        self.engine = Engine(bnn.to_bytes(model), memory_limit=NO_LIMIT)
+        self.engine = Engine(bnn.to_bytes(model), memory_limit=NO_LIMIT, work_limit=NO_LIMIT)
         self.candidate = candidate
 
     @staticmethod
