@@ -134,6 +134,11 @@ def options(p: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read the .pt2 program with torch.export.load, which may run code in it",
     )
+    p.add_argument(
+        "--no-limits",
+        action="store_true",
+        help="convert the .onnx file however much memory and time it takes",
+    )
     p.add_argument("--max-images", metavar="N", type=_COUNT, help="use N of the labelled images, evenly spread")
     p.add_argument("--force", action="store_true", help="overwrite existing files")
     p.add_argument("--json", action="store_true", help="print the report as JSON")

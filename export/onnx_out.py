@@ -7,7 +7,6 @@ stored as a double with a cast, which ONNX Runtime does once and `frontend.onnx_
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,25 +18,17 @@ from ovsw._version import __version__
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.networks import InputSpec
-from ovsw.util.files import replace_file
 
 _OPSET, _IR = 18, 8
 _LARGEST = 2**31 - 1  # bytes of one protobuf message
 
 
-def write(
-    graph: ir.Graph, path: str | os.PathLike[str], spec: InputSpec, name: str, about: dict[str, Any] | None = None
-) -> int:
-    """Writes `to_model(...)` whole or not at all; returns its size."""
+def to_bytes(graph: ir.Graph, spec: InputSpec, name: str, about: dict[str, Any] | None = None) -> bytes:
+    """The file of `to_model(...)`."""
     model = to_model(graph, spec, name, about)
     if model.ByteSize() > _LARGEST:
-        raise ExportError(f"{path}: {model.ByteSize():,} bytes are more than one ONNX file holds")
-    data = model.SerializeToString()
-    try:
-        replace_file(path, data)
-    except OSError as e:
-        raise ExportError(f"{path}: cannot be written: {e.strerror or e}") from None
-    return len(data)
+        raise ExportError(f"the ONNX file would have {model.ByteSize():,} bytes, the most is {_LARGEST:,}")
+    return model.SerializeToString()
 
 
 def to_model(graph: ir.Graph, spec: InputSpec, name: str, about: dict[str, Any] | None = None) -> onnx.ModelProto:

@@ -38,15 +38,15 @@ class ExportOptions:
     """What the command line can set; None means: as found in the checkpoint or usual for the network.
 
     `arch` and `input_size` are for checkpoints, `input` (channels, height, width) and `checkpoint` for FILE.py:NAME,
-    `allow_unsafe` for `.pt2` programs, which are read by a pickle that may run code. `mean` and `std` are numbers per
-    channel, or the name of a normalisation in `ovsw.networks`. `labels` is a file, the name of a built-in list, "none",
-    or the names. `numerics` is "auto" (integer where the network allows it), "integer" or "float". `weights` and `stem`
-    are the widths of real weights in integer files, "int16" or "int8"; the default is the arithmetic in which the
-    checkpoint was trained, else int16. A stem of "int24" is two convolutions; in a 32-bit stream it is the default
-    where it costs next to nothing. `stream` is the width of residual streams that no clamp bounds; "auto" is int32.
-    `calibration` are images for the scales of what is not clamped: a folder, uint8
-    (n, height, width, channels) or normalised float32 (n, channels, height, width); the default is some of `images`,
-    else synthetic ones.
+    `allow_unsafe` for `.pt2` programs, which are read by a pickle that may run code, `no_limits` for `.onnx` files,
+    however much memory and time they take. `mean` and `std` are numbers per channel, or the name of a normalisation in
+    `ovsw.networks`. `labels` is a file, the name of a built-in list, "none", or the names. `numerics` is "auto"
+    (integer where the network allows it), "integer" or "float". `weights` and `stem` are the widths of real weights in
+    integer files, "int16" or "int8"; the default is the arithmetic in which the checkpoint was trained, else int16. A
+    stem of "int24" is two convolutions; in a 32-bit stream it is the default where it costs next to nothing. `stream`
+    is the width of residual streams that no clamp bounds; "auto" is int32. `calibration` are images for the scales of
+    what is not clamped: a folder, uint8 (n, height, width, channels) or normalised float32 (n, channels, height,
+    width); the default is some of `images`, else synthetic ones.
     """
 
     arch: str | None = None
@@ -67,6 +67,7 @@ class ExportOptions:
     input: tuple[int, int, int] | None = None
     checkpoint: str | None = None
     allow_unsafe: bool = False
+    no_limits: bool = False
 
     def check(self) -> None:
         """Raises ExportError for values that no network can use."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +40,9 @@ from ovsw.export.verify import (
 from ovsw.labels import BUILTIN
 from ovsw.networks import NORMALISATIONS, InputSpec
 from ovsw.util.files import replace_file
+
+if TYPE_CHECKING:
+    from ovsw.export.onnx_check import OnnxCheck  # which needs onnx
 
 ENOUGH = 16  # images without labels that tell whether the answers are the same
 
@@ -137,12 +140,12 @@ def _read_python(text: str, options: ExportOptions) -> Source:
 def _read_onnx(text: str, options: ExportOptions) -> Source:
     from ovsw.export.frontend import onnx_file
 
-    return onnx_file.source(Path(text))
+    return onnx_file.source(Path(text), options.no_limits)
 
 
 FRONT_ENDS = (  # the first that matches
     FrontEnd("networks given as FILE.py:NAME", python_file.is_python, _read_python, ("checkpoint", "input")),
-    FrontEnd("ONNX files", is_onnx, _read_onnx),
+    FrontEnd("ONNX files", is_onnx, _read_onnx, ("no_limits",)),
     FrontEnd(
         "programs of torch.export",
         lambda text: text.endswith(".pt2"),
@@ -290,7 +293,8 @@ class Prepared:
     def write(self, target: Path) -> Report:
         """Raises VerifyError if engine and original do not agree, and then writes nothing."""
         source, options, spec = self.source, self.options, self.spec
-        verification, integer_verification = self._proved()
+        written = self._onnx() if is_onnx(target) else None
+        verification, integer_verification = self._proved(written)
         accuracy = self._accuracy()
         if self.integer and accuracy and accuracy.is_lost(source.num_classes) and not options.wants_integer:
             shares = f"{accuracy.exported:.1%} of the images, PyTorch on {accuracy.pytorch:.1%}"
@@ -300,7 +304,11 @@ class Prepared:
         integer = self.integer
         if integer and (warning := accuracy.warning() if accuracy else self._other_answers(integer)):
             self.warnings.append(f'{warning}; numerics="float" keeps the answers of PyTorch')
-        size = self._store(target)
+        data = self.chosen.data if written is None else written.data
+        try:
+            replace_file(target, data)
+        except OSError as e:
+            raise ExportError(f"{target}: cannot be written: {e.strerror or e}") from None
         return Report(
             output=str(target),
             arch=source.name,
@@ -314,7 +322,7 @@ class Prepared:
             numerics=self.chosen.model.numerics,
             labels=self.labels,
             layers=layers(self.chosen.model),
-            bytes=size,
+            bytes=len(data),
             parameters=source.parameters,
             verification=verification,
             integer_verification=integer_verification,
@@ -341,7 +349,7 @@ class Prepared:
         self.integer, self.not_integer = None, reason
         self.warnings.append(f"this file is float: {reason}")
 
-    def _proved(self) -> tuple[Verification, IntegerVerification | None]:
+    def _proved(self, written: OnnxCheck | None = None) -> tuple[Verification, IntegerVerification | None]:
         """That the file computes what the network does. Where integers do not, and need not be, it becomes float."""
         source, options, spec = self.source, self.options, self.spec
         if self.integer is not None:
@@ -351,22 +359,16 @@ class Prepared:
                 if options.wants_integer:
                     raise
                 self._give_up_integers(f"in integers {e}")
-        return verify(source, spec, self.floats, options.verify), None
+        return verify(source, spec, self.floats, options.verify, written), None
 
-    def _store(self, target: Path) -> int:
-        """Writes the file whole or not at all; returns its size."""
-        if is_onnx(target):
-            from ovsw.export import onnx_out
+    def _onnx(self) -> OnnxCheck:
+        """The network as an ONNX file."""
+        from ovsw.export import onnx_check, onnx_out
 
-            facts: dict[str, Any] = {"deployed": self.source.deployed, "learned_scale": self.source.learned_scale}
-            if self.source.file_name is not None:
-                facts["source"] = self.source.file_name
-            return onnx_out.write(self.source.graph, target, self.spec, self.source.name, facts)
-        try:
-            replace_file(target, self.chosen.data)
-        except OSError as e:
-            raise ExportError(f"{target}: cannot be written: {e.strerror or e}") from None
-        return len(self.chosen.data)
+        facts: dict[str, Any] = {"deployed": self.source.deployed, "learned_scale": self.source.learned_scale}
+        if self.source.file_name is not None:
+            facts["source"] = self.source.file_name
+        return onnx_check.OnnxCheck(onnx_out.to_bytes(self.source.graph, self.spec, self.source.name, facts))
 
 
 def _integer(

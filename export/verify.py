@@ -1,12 +1,13 @@
 """Proof before success: what the file computes is compared with the source's reference, value by value.
 
-There are three steps, and none of them tolerates a chaotic difference:
+There are four steps, and none of them tolerates a chaotic difference:
 
 1. The graph that the file was made of, computed in float64, must give the original's float64 results.
 2. The engine on a float file must agree with that graph. Where a value is so near to a threshold that float32 rounding
    decides its sign, the engine's sign is taken over, so that everything after it stays comparable. Any other difference
    is a fault.
-3. An integer file is checked op by op (`op_check`), and the engine must give the bits of the simulation. How far its
+3. An ONNX file is evaluated by another engine (`onnx_check`).
+4. An integer file is checked op by op (`op_check`), and the engine must give the bits of the simulation. How far its
    outputs are from the reference is only reported.
 
 The images hold every pixel value, black borders, flat and saturated areas, and noise, because comparisons go wrong at
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,6 +37,9 @@ from ovsw.export.passes.pack import pack
 from ovsw.export.source import Source
 from ovsw.networks import InputSpec
 
+if TYPE_CHECKING:
+    from ovsw.export.onnx_check import OnnxCheck  # which needs onnx
+
 TOLERANCE = 1e-4  # of a float file's outputs: of the largest one, or of 1
 _EQUAL = 1e-6  # of the graph's outputs, where the original computes in float64 throughout
 _NEAR = 1e-5  # of a map's largest number: float32 rounding may decide such a sign
@@ -52,7 +56,7 @@ class Candidate:
         try:
             if built.model.numerics == "integer":
                 numerics.check(built.model)
-            self.engine = Engine(self.data, memory_limit=NO_LIMIT)
+            self.engine = Engine(self.data, memory_limit=NO_LIMIT, work_limit=NO_LIMIT)
         except ValueError as e:
             raise ExportError(f"the engine refuses the result: {e}") from None
 
@@ -121,12 +125,18 @@ class _Sample:
     values: dict[ir.Node, Tensor]
 
 
-def verify(source: Source, spec: InputSpec, candidate: Candidate, count: int) -> Verification:
-    """Compares the original with the graph, and that with the engine on a float file. Raises VerifyError."""
+def verify(
+    source: Source, spec: InputSpec, candidate: Candidate, count: int, written: OnnxCheck | None = None
+) -> Verification:
+    """Compares the original with the graph, and that with the engine on a float file, and the original with an ONNX
+    file that is going to be written. Raises VerifyError.
+    """
     proof, watch = _Proof(source, spec, candidate.graph), _Watch(candidate)
     result = Verification(0, 0, 0.0)
     for sample in proof.samples(count):
         error, tie = watch.compare(sample)
+        if written is not None:
+            written.compare(sample.image, sample.expected)
         result = Verification(result.images + 1, result.ties + tie, max(result.max_error, error))
     result.ties += proof.ties
     return result
@@ -236,7 +246,7 @@ class _Watch:
             for low in candidate.lowered
         ]
         model = pack(lowered, self.shown, (0.0,) * channels, (1.0,) * channels, {})
-        self.engine = Engine(bnn.to_bytes(model), memory_limit=NO_LIMIT)
+        self.engine = Engine(bnn.to_bytes(model), memory_limit=NO_LIMIT, work_limit=NO_LIMIT)
         self.candidate = candidate
 
     @staticmethod

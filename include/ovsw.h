@@ -58,8 +58,10 @@ typedef struct ovsw_options {
                             OVSW_ISA if it is set, else the best */
   uint64_t memory_limit; /* bytes that the model may use, as ovsw_memory counts them: a file that needs more is refused
                             before any of it is allocated; 0: 160 MiB plus four times the size of the file */
+  uint64_t work_limit;   /* the work of one image, roughly in multiply-adds: a file that takes more is refused before it
+                            runs; 0: 10^12 */
 } ovsw_options;
-#define OVSW_OPTIONS {(uint32_t)sizeof(ovsw_options), 0, NULL, 0}
+#define OVSW_OPTIONS {(uint32_t)sizeof(ovsw_options), 0, NULL, 0, 0}
 
 /* The version of the library, as "1.2.3". Threads: any, at any time. */
 OVSW_API const char* ovsw_version(void);

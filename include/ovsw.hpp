@@ -31,14 +31,16 @@ class Error : public std::runtime_error {
 // One model may be used by several threads at once.
 class Model {
  public:
-  // The defaults are those of ovsw_options; memory_limit is in bytes.
-  explicit Model(const std::string& path, int threads = 0, const char* isa = nullptr, std::uint64_t memory_limit = 0) {
-    const ovsw_options options = with(threads, isa, memory_limit);
+  // The defaults are those of ovsw_options; memory_limit is in bytes, work_limit in
+  // multiply-adds for one image.
+  explicit Model(const std::string& path, int threads = 0, const char* isa = nullptr, std::uint64_t memory_limit = 0,
+                 std::uint64_t work_limit = 0) {
+    const ovsw_options options = with(threads, isa, memory_limit, work_limit);
     adopt([&](ovsw_model** model) { return ovsw_load_file(path.c_str(), &options, model); });
   }
-  Model(const void* data, std::size_t size, int threads = 0, const char* isa = nullptr,
-        std::uint64_t memory_limit = 0) {
-    const ovsw_options options = with(threads, isa, memory_limit);
+  Model(const void* data, std::size_t size, int threads = 0, const char* isa = nullptr, std::uint64_t memory_limit = 0,
+        std::uint64_t work_limit = 0) {
+    const ovsw_options options = with(threads, isa, memory_limit, work_limit);
     adopt([&](ovsw_model** model) { return ovsw_load_memory(data, size, &options, model); });
   }
 
@@ -85,11 +87,12 @@ class Model {
     void operator()(ovsw_model* model) const { ovsw_close(model); }
   };
 
-  static ovsw_options with(int threads, const char* isa, std::uint64_t memory_limit) {
+  static ovsw_options with(int threads, const char* isa, std::uint64_t memory_limit, std::uint64_t work_limit) {
     ovsw_options options = OVSW_OPTIONS;
     options.threads = threads;
     options.isa = isa;
     options.memory_limit = memory_limit;
+    options.work_limit = work_limit;
     return options;
   }
 

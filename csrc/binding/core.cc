@@ -23,12 +23,13 @@ namespace {
 using Pixels = py::array_t<std::uint8_t, py::array::c_style>;
 using Values = py::array_t<float, py::array::c_style>;
 
-Model load(const py::bytes& file, int threads, const std::string& isa, std::size_t memory_limit) {
+Model load(const py::bytes& file, int threads, const std::string& isa, std::size_t memory_limit,
+           std::uint64_t work_limit) {
   char* data = nullptr;
   Py_ssize_t size = 0;
   if (PyBytes_AsStringAndSize(file.ptr(), &data, &size) != 0) throw py::error_already_set();
   const WithoutGil unlocked;
-  return load_model(data, std::size_t(size), {threads, isa, memory_limit});
+  return load_model(data, std::size_t(size), {threads, isa, memory_limit, work_limit});
 }
 
 // The image at element `at` of (n, h, w, c) uint8 pixels or (n, c, h, w) float32 values. numpy may store them at any
@@ -199,5 +200,6 @@ PYBIND11_MODULE(_core, m) {
         const std::size_t scratch = memory.scratch * std::size_t(model.engine->threads());
         return py::make_tuple(memory.maps, memory.weights, memory.borders, scratch, memory.arrays);
       });
-  m.def("load", &load, py::arg("file"), py::arg("threads"), py::arg("isa"), py::arg("memory_limit") = 0);
+  m.def("load", &load, py::arg("file"), py::arg("threads"), py::arg("isa"), py::arg("memory_limit") = 0,
+        py::arg("work_limit") = 0);
 }

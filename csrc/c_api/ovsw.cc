@@ -68,14 +68,16 @@ ovsw_status guarded(Fn&& fn) noexcept {
 
 constexpr std::size_t kMaxOptions = 1024;  // no version will have more: a larger size means that it was not set
 
-constexpr std::size_t kFirstOptions = offsetof(ovsw_options, memory_limit);  // the size in the first version
+// The sizes in earlier versions.
+constexpr std::size_t kFirstOptions = offsetof(ovsw_options, memory_limit);
+constexpr std::size_t kSecondOptions = offsetof(ovsw_options, work_limit);
 
 LoadOptions load_options(const ovsw_options* given) {
   ovsw_options options = OVSW_OPTIONS;
   if (given) {
     const std::size_t size = given->size;
-    check((size == kFirstOptions || size >= sizeof options) && size <= kMaxOptions, "options.size is ", size,
-          ", expected ", sizeof options, " or the size of another version");
+    check((size == kFirstOptions || size == kSecondOptions || size >= sizeof options) && size <= kMaxOptions,
+          "options.size is ", size, ", expected ", sizeof options, " or the size of another version");
     const auto* bytes = reinterpret_cast<const unsigned char*>(given);
     const std::size_t known = std::min(size, sizeof options);
     check(std::all_of(bytes + known, bytes + size, [](unsigned char b) { return b == 0; }),
@@ -85,7 +87,7 @@ LoadOptions load_options(const ovsw_options* given) {
   constexpr std::uint64_t kMost = SIZE_MAX;
   if (!options.isa) options.isa = std::getenv("OVSW_ISA");
   return {options.threads == 0 ? 1 : options.threads, options.isa ? options.isa : "",
-          std::size_t(std::min(options.memory_limit, kMost))};
+          std::size_t(std::min(options.memory_limit, kMost)), options.work_limit};
 }
 
 // Loads from a path, or from data and size; `name` is the name of the first of these arguments.

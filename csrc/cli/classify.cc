@@ -32,6 +32,7 @@ as pixels [row][column][channel].
   --threads N        threads per image (default: 1)
   --isa NAME         instruction set to use (default: the best for this CPU)
   --memory-limit MB  memory that the model may use (default: 168 + 4 x its file size)
+  --work-limit G     billions of multiply-adds that an image may take (default: 1000)
   --json             print the result as JSON
   --version          print the version of the library
   --help             print this
@@ -46,7 +47,7 @@ struct Arguments {
   std::size_t top = 5;
   int threads = 1;
   std::string isa;
-  std::uint64_t memory_limit = 0;
+  std::uint64_t memory_limit = 0, work_limit = 0;
   bool json = false;
   std::string model;
   std::vector<std::string> pictures;
@@ -93,13 +94,15 @@ Arguments parse(const std::vector<std::string>& given) {
       only_files = true;
     } else if (option == "--json" && !joined) {
       arguments.json = true;
-    } else if (option == "--top" || option == "--threads" || option == "--isa" || option == "--memory-limit") {
+    } else if (option == "--top" || option == "--threads" || option == "--isa" || option == "--memory-limit" ||
+               option == "--work-limit") {
       if (!joined && ++i == given.size()) throw UsageError(option + " needs a value");
       if (!joined) value = given[i];
       if (option == "--top") arguments.top = std::size_t(number());
       if (option == "--threads") arguments.threads = number();
       if (option == "--isa") arguments.isa = value;
       if (option == "--memory-limit") arguments.memory_limit = std::uint64_t(number()) * 1000000;
+      if (option == "--work-limit") arguments.work_limit = std::uint64_t(number()) * 1000000000;
     } else {
       throw UsageError("unknown option " + given[i]);
     }
@@ -172,7 +175,7 @@ class Classifier {
  public:
   explicit Classifier(const Arguments& arguments)
       : model_(arguments.model, arguments.threads, arguments.isa.empty() ? nullptr : arguments.isa.c_str(),
-               arguments.memory_limit),
+               arguments.memory_limit, arguments.work_limit),
         labels_(model_.labels()),
         kind_(kind_of_output(model_.metadata())),
         top_(arguments.top) {

@@ -418,6 +418,13 @@ double Op::macs() const {
   return traits->is(kWeights) ? size * shape.out_h * shape.out_w * shape.out_c : 0.0;
 }
 
+double Op::work() const {
+  const double elements = double(shape.out_h) * shape.out_w * shape.out_c;
+  if (traits->is(kWeights)) return macs();
+  const bool exponentials = traits->core == Core::kSoftmax || traits->core == Core::kLogSoftmax;
+  return elements * (exponentials ? 16.0 : double(taps()));
+}
+
 Graph build_graph(const File& file, const std::vector<std::uint32_t>& given) {
   Graph graph;
   graph.numerics = file.numerics;

@@ -68,6 +68,8 @@ struct Op {
     return constant<std::int16_t>(row)[c];
   }
   double macs() const;
+  // What a run costs, roughly in multiply-adds: a tap of a pool is one, an exponential sixteen.
+  double work() const;
 };
 
 struct Graph {

@@ -62,6 +62,20 @@ Bytes read_file(const std::string& path) {
   return bytes;
 }
 
+void check_work(const Graph& graph, std::uint64_t limit) {
+  const Op* longest = nullptr;
+  double work = 0;
+  for (const Op& op : graph.ops) {
+    work += op.work();
+    if (!longest || op.work() > longest->work()) longest = &op;
+  }
+  if (work <= double(limit)) return;
+  constexpr double kBillion = 1e9;
+  fail("an image takes ", work / kBillion, " billion multiply-adds (op '", longest->name, "' ",
+       longest->work() / kBillion, "), the limit is ", double(limit) / kBillion,
+       "; raise it with work_limit (--work-limit of a command)");
+}
+
 // `data` is aligned as parse_file requires. Every message about the file begins with `name`.
 Model load_aligned(const std::string& name, const std::byte* data, std::size_t size, const LoadOptions& options) {
   check(options.threads >= 1 && options.threads <= kMaxThreads, "threads is ", options.threads, ", expected 1 to ",
@@ -76,6 +90,7 @@ Model load_aligned(const std::string& name, const std::byte* data, std::size_t s
     const Value &input = graph.values[0], &output = graph.values[graph.outputs[0]];
     metadata = read_metadata(file.metadata, std::size_t(output.c), std::max(input.h, input.w));
     plan = make_plan(graph, table, options.threads, limit);
+    check_work(graph, options.work_limit ? options.work_limit : kDefaultWorkLimit);
   } catch (const InvalidError& e) {
     throw ModelError(name + e.what() + newer_version(data, size));
   }

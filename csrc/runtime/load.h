@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -28,7 +29,11 @@ struct LoadOptions {
   int threads = 1;
   std::string isa;               // empty: the best that this CPU supports. Callers read OVSW_ISA themselves.
   std::size_t memory_limit = 0;  // in bytes, for everything that csrc/plan/memory.h counts; 0: default_memory_limit
+  std::uint64_t work_limit = 0;  // of one image, as Op::work() counts it; 0: kDefaultWorkLimit
 };
+
+// A minute or a few on one core: a hundred times what a ResNet-152 takes.
+constexpr std::uint64_t kDefaultWorkLimit = 1'000'000'000'000;
 
 // A loaded file: the engine that runs it, and its metadata. The plan has mean and std.
 struct Model {

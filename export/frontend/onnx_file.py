@@ -7,6 +7,7 @@ spelling. The rest is computed in the image's precision; constants stored as dou
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from torch import Tensor
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import torch_module
+from ovsw.export.frontend.onnx_limits import ANYWAY, LimitError, Limits, Meter, check_nodes
 from ovsw.export.frontend.onnx_ops import OPS, Call, attribute, tensor
 from ovsw.export.frontend.recorder import scope
 from ovsw.export.source import Source, plain_input
@@ -30,25 +32,30 @@ from ovsw.util.text import first_line
 OLDEST = 7
 _MOST_READS = 8  # of each byte of external data: tensors may share some
 _GEOMETRY = ("window", "stride", "pad", "dilation", "pad_value", "strict")
-_FAULTS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError, MemoryError)
 _IMAGES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 
 
-def source(path: Path) -> Source:
-    """Reads an ONNX file with one image input. A symbolic batch is fine, a symbolic height or width is not."""
+def source(path: Path, no_limits: bool = False) -> Source:
+    """Reads an ONNX file with one image input. A symbolic batch is fine, a symbolic height or width is not.
+
+    `no_limits`: however much memory and time it takes.
+    """
     try:
-        return _source(path)
+        return _source(path, no_limits)
     except ExportError:
         raise
-    except _FAULTS as e:  # such as names that are no text
+    except LimitError as e:
+        raise ExportError(f"{path}: {e}") from None
+    except Exception as e:  # such as names that are no text
         raise ExportError(f"{path}: is not an ONNX file, or damaged: {first_line(e)}") from None
 
 
-def _source(path: Path) -> Source:
-    model = load(path)
+def _source(path: Path, no_limits: bool) -> Source:
+    model = load(path, no_limits)
     facts, spec = metadata(model), input_spec(path, model)
     with torch.no_grad():
-        network = Network(path, model)
+        network = Network(path, model, Limits.none() if no_limits else Limits.of(model.ByteSize()))
+        network.check_work(spec.shape)
     opened = torch_module.source(network, spec, facts.get("arch") or path.stem, path)
     opened.graph = rejoined(opened.graph)
     opened.parameters = network.size
@@ -83,7 +90,7 @@ def _rejoined(node: ir.Node, inputs: list[ir.Node], users: ir.Users) -> ir.Node:
     return whole
 
 
-def load(path: Path) -> onnx.ModelProto:
+def load(path: Path, no_limits: bool = False) -> onnx.ModelProto:
     """The model with its external data, local functions inlined, every operation known. Raises ExportError."""
     try:
         model = onnx.load(str(path), load_external_data=False)
@@ -100,6 +107,7 @@ def load(path: Path) -> onnx.ModelProto:
     if not OLDEST <= opset <= newest:
         raise ExportError(f"{path}: has opset {opset}, supported are {OLDEST} to {newest}")
     _load_external(path, model)
+    check_nodes(model, no_limits)
     if model.functions:
         try:
             model = onnx.inliner.inline_local_functions(model)
@@ -123,7 +131,7 @@ def metadata(model: onnx.ModelProto) -> dict[str, Any]:
     for entry in model.metadata_props:
         try:
             value = json.loads(entry.value)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, kinds.get(entry.key, bool)):
             facts[entry.key] = value
@@ -221,12 +229,12 @@ def _numbers(values: Any, count: int) -> tuple[float, ...] | None:
 class Network:
     """A model as a function of an image. What it does is recorded under the names of the nodes."""
 
-    def __init__(self, path: Path, model: onnx.ModelProto) -> None:
-        self.path = path
+    def __init__(self, path: Path, model: onnx.ModelProto, limits: Limits | None = None) -> None:
+        self.path, self.limits = path, limits or Limits.of(model.ByteSize())
         graph = model.graph
         try:
             constants = {proto.name: tensor(proto) for proto in graph.initializer}
-        except _FAULTS as e:
+        except Exception as e:
             raise ExportError(f"{path}: {first_line(e)}") from None
         (image,) = (value for value in graph.input if value.name not in constants)
         self.image, self.outputs = image.name, [value.name for value in graph.output]
@@ -234,16 +242,18 @@ class Network:
         self.size = sum(t.numel() for t in constants.values() if t.is_floating_point())
         self.nodes: list[_Node] = []
         dependent = {self.image}
+        meter = Meter("computing its constants", self.limits.constants, self.limits.work)
         for proto in graph.node:
             missing = [name for name in proto.input if name and name not in constants and name not in dependent]
             if missing:
                 raise ExportError(f"{path}: {_label(proto)}: reads '{missing[0]}', which no earlier node computes")
             try:
                 node = _Node(proto, _opset(model), [name not in dependent for name in proto.input])
-            except _FAULTS as e:
+            except Exception as e:
                 raise ExportError(f"{path}: {_label(proto)} ({proto.op_type}): {first_line(e)}") from None
             if all(node.call.constant):
-                self._run(node, constants)
+                with meter:
+                    self._run(node, constants)
             else:
                 dependent.update(filter(None, proto.output))
                 self.nodes.append(node)
@@ -253,9 +263,19 @@ class Network:
             raise ExportError(f"{path}: {what}")
         last = {name: node for node in self.nodes for name in node.inputs}
         self.constants = {name: value for name, value in constants.items() if name in last}
+        uses = sum(constants[name].numel() for node in self.nodes for name in node.inputs if name in constants)
+        if uses > self.limits.weights:
+            raise LimitError(f"has {uses:,} weights, the limit is {self.limits.weights:,.0f}{ANYWAY}")
         for name, node in last.items():
             if name not in self.outputs:
                 node.finished.append(name)
+
+    def check_work(self, shape: tuple[int, ...]) -> None:
+        """Runs it once on an image of that shape. Raises LimitError or ExportError before something takes too much."""
+        meter = Meter("one image", self.limits.maps, self.limits.work)
+        meter.add(math.prod(shape))
+        with meter:
+            self(torch.zeros(1, *shape))
 
     def __call__(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         if self.one_by_one and len(x) > 1:
@@ -279,7 +299,7 @@ class Network:
             results = node.run([values[name] if name else None for name in node.inputs], dtype)
         except ExportError:
             raise
-        except _FAULTS as e:
+        except Exception as e:  # whatever torch raises for what a file says
             raise ExportError(f"{self.path}: {node.label} ({node.kind}): {first_line(e)}") from None
         values.update((name, result) for name, result in zip(node.outputs, results) if name)
 

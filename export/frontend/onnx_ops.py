@@ -16,12 +16,14 @@ import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
+from onnx.external_data_helper import uses_external_data
 from torch import Tensor
 from torch.nn import functional as F
 
 Inputs = Optional[Tensor]
 Result = Union[Tensor, Sequence[Tensor]]
 LARGEST = 1 << 28  # elements of a tensor that one operation may create
+_MOST_PARAMETERS = 1 << 12  # numbers that a tensor of sizes, axes and the like may hold
 
 _TYPES: dict[int, torch.dtype] = {
     onnx.TensorProto.FLOAT16: torch.float32,
@@ -57,12 +59,14 @@ class Call:
         """Whole numbers that older opsets have as an attribute and newer ones as an input."""
         numbers = inputs[position] if position < len(inputs) else None
         if numbers is not None:
-            return [int(n) for n in numbers.reshape(-1).tolist()]
+            return [int(n) for n in _listed(numbers.reshape(-1))]
         return self.get(name)
 
 
 def tensor(proto: onnx.TensorProto) -> Tensor:
     """A tensor of the file; half precision becomes float32."""
+    if uses_external_data(proto):  # onnx would read it, from a place that nobody has checked
+        raise ValueError(f"tensor '{proto.name}' is kept in a file, which is not supported here")
     if proto.data_type not in _TYPES:
         raise ValueError(f"tensor '{proto.name}' is of type {_type_name(proto.data_type)}")
     array = numpy_helper.to_array(proto)
@@ -101,6 +105,13 @@ def _fits(shape: Sequence[int]) -> list[int]:
     return list(shape)
 
 
+def _listed(numbers: Tensor) -> list[Any]:
+    """The numbers of a tensor that says sizes, axes or the like."""
+    if numbers.numel() > _MOST_PARAMETERS:
+        raise ValueError(f"has {numbers.numel():,} sizes or axes, expected at most {_MOST_PARAMETERS:,}")
+    return numbers.tolist()
+
+
 # Arithmetic
 
 
@@ -109,7 +120,8 @@ def _extreme(pairwise: Callable[[Tensor, Tensor], Tensor], clamp: Callable[..., 
 
     def run(call: Call, *inputs: Tensor) -> Tensor:
         numbers = [x for x, constant in zip(inputs, call.constant) if constant and x.numel() == 1]
-        maps = [x for x in inputs if not any(x is n for n in numbers)]
+        known = {id(n) for n in numbers}
+        maps = [x for x in inputs if id(x) not in known]
         if len(maps) == 0 or any(n.ndim > maps[0].ndim for n in numbers):
             return functools.reduce(pairwise, inputs)
         joined = functools.reduce(pairwise, maps)
@@ -300,11 +312,11 @@ def _constant(call: Call) -> Tensor:
 
 def _constant_of_shape(call: Call, shape: Tensor) -> Tensor:
     value = call.get("value", torch.zeros(1))
-    return value.reshape(()).expand(_fits(shape.tolist())).clone()
+    return value.reshape(()).expand(_fits(_listed(shape))).clone()
 
 
 def _reshape(call: Call, x: Tensor, shape: Tensor) -> Tensor:
-    sizes = shape.tolist()
+    sizes = _listed(shape)
     if not call.get("allowzero", 0):
         sizes = [x.shape[i] if n == 0 else n for i, n in enumerate(sizes)]
     return x.reshape(sizes)
@@ -323,15 +335,18 @@ def _unsqueeze(call: Call, *inputs: Tensor) -> Tensor:
 
 
 def _expand(_: Call, x: Tensor, shape: Tensor) -> Tensor:
-    return x.expand(_fits(np.broadcast_shapes(tuple(x.shape), tuple(shape.tolist()))))
+    return x.expand(_fits(np.broadcast_shapes(tuple(x.shape), tuple(_listed(shape)))))
 
 
 def _tile(_: Call, x: Tensor, repeats: Tensor) -> Tensor:
-    _fits([n * r for n, r in zip(x.shape, repeats.tolist())])
-    return x.repeat(repeats.tolist())
+    times = _listed(repeats)
+    _fits([n * r for n, r in zip(x.shape, times)])
+    return x.repeat(times)
 
 
 def _range(_: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    if delta.item() == 0:
+        raise ValueError("is a range in steps of 0")
     _fits([max(0, math.ceil((limit.item() - start.item()) / delta.item()))])
     return torch.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
 
@@ -339,6 +354,8 @@ def _range(_: Call, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
 def _split(call: Call, *inputs: Tensor) -> Sequence[Tensor]:
     x, axis = inputs[0], call.get("axis", 0)
     sizes = call.list("split", inputs, 1)
+    if sizes is not None and len(sizes) != call.outputs:
+        raise ValueError(f"splits into {len(sizes)} parts and has {call.outputs} outputs")
     return torch.split(x, sizes if sizes is not None else math.ceil(x.shape[axis] / call.outputs), axis)
 
 
@@ -354,7 +371,7 @@ def _slice(call: Call, *inputs: Tensor) -> Tensor:
         if step > 0:
             x = x[(slice(None),) * (axis % x.ndim) + (slice(chosen.start, max(chosen.start, chosen.stop), step),)]
         else:
-            x = x.index_select(axis, torch.tensor(chosen, dtype=torch.int64))
+            x = x.index_select(axis, torch.from_numpy(np.arange(chosen.start, chosen.stop, step)))
     return x
 
 
@@ -411,7 +428,7 @@ def _space_to_depth(call: Call, x: Tensor) -> Tensor:
 
 
 def _upsample(call: Call, x: Tensor, scales: Inputs = None) -> Tensor:
-    factors = call.get("scales") if scales is None else scales.tolist()
+    factors = call.get("scales") if scales is None else _listed(scales)
     return _resized(x, call.get("mode", "nearest"), "asymmetric", "floor", factors, None)
 
 
@@ -421,13 +438,13 @@ def _resize(call: Call, *inputs: Inputs) -> Tensor:
     mode = call.get("mode", "nearest")
     if call.opset < 11:
         assert inputs[1] is not None
-        return _resized(x, mode, "asymmetric", "ceil_of_smaller", inputs[1].tolist(), None)
+        return _resized(x, mode, "asymmetric", "ceil_of_smaller", _listed(inputs[1]), None)
     for name, usual in (("antialias", 0), ("keep_aspect_ratio_policy", "stretch")):
         if call.get(name, usual) != usual:
             raise ValueError(f"resizes with {name}={call.get(name)}")
     scales, sizes = (*inputs[2:], None, None)[:2]
-    factors = None if scales is None or scales.numel() == 0 else scales.tolist()
-    lengths = None if sizes is None or sizes.numel() == 0 else sizes.tolist()
+    factors = None if scales is None or scales.numel() == 0 else _listed(scales)
+    lengths = None if sizes is None or sizes.numel() == 0 else _listed(sizes)
     axes = [a % x.ndim for a in call.get("axes", range(x.ndim))]
     if factors is not None:
         factors = [factors[axes.index(i)] if i in axes else 1.0 for i in range(x.ndim)]

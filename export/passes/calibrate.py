@@ -26,7 +26,7 @@ def measured(graph: ir.Graph, images: np.ndarray, nodes: Sequence[ir.Node]) -> d
         ops = lower(fuse(ir.Graph(ir.reachable(*part), graph.became, part), apart=True))
         channels = images.shape[1]
         model = pack(ops, part, (0.0,) * channels, (1.0,) * channels, {})
-        engine = Engine(bnn.to_bytes(model), memory_limit=NO_LIMIT)
+        engine = Engine(bnn.to_bytes(model), memory_limit=NO_LIMIT, work_limit=NO_LIMIT)
         ends = np.cumsum([np.prod(node.shape) for node in part])[:-1]
         for image in images:
             outputs = engine.run(image)

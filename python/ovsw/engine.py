@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ModelSource = Union[str, "os.PathLike[str]", bytes]
 ImageLike = Union[str, "os.PathLike[str]", "Image.Image", np.ndarray, Sequence[Any]]
-NO_LIMIT = (1 << 63) - 1  # a memory_limit for files that are trusted
+NO_LIMIT = (1 << 63) - 1  # a memory_limit or work_limit for files that are trusted
 
 
 _MOST_THREADS = 256
@@ -44,6 +44,8 @@ class Engine:
             this CPU supports.
         memory_limit: how many bytes it may use in all, see `Memory`; a file that needs more is refused before anything
             is allocated. The default is 160 MiB plus four times the size of the file.
+        work_limit: how much work an image may be, roughly in multiply-adds; a file that takes more is refused before
+            it runs. The default is 10^12, a minute or a few on one core.
 
     `metadata` is the metadata of the file. `input` has the shape of the image, how it is prepared, and the class names.
     `output_shapes` has channels, height and width of each output; most networks have one, with a channel per class and
@@ -51,7 +53,12 @@ class Engine:
     """
 
     def __init__(
-        self, model: ModelSource, threads: int = 1, isa: str | None = None, memory_limit: int | None = None
+        self,
+        model: ModelSource,
+        threads: int = 1,
+        isa: str | None = None,
+        memory_limit: int | None = None,
+        work_limit: int | None = None,
     ) -> None:
         name = os.fspath(model) if isinstance(model, os.PathLike) else model
         if not isinstance(model, bytes) and not isinstance(name, str):
@@ -63,13 +70,11 @@ class Engine:
         isa = cpu.forced_isa() if isa is None else isa
         if not isinstance(isa, str) or not isa.isascii():
             raise ValueError(f"isa is {isa!r}, expected the name of a kernel table")
-        limit = 0 if memory_limit is None else memory_limit  # 0: the engine's default
-        if isinstance(limit, bool) or not isinstance(limit, int) or not (limit > 0 or memory_limit is None):
-            raise ValueError(f"memory_limit is {memory_limit!r}, expected a number of bytes")
+        limits = _limit("memory_limit", memory_limit, "bytes"), _limit("work_limit", work_limit, "multiply-adds")
         data = model if isinstance(model, bytes) else read_file(Path(model))
         try:
             with _memory_of(f"{name}: not enough memory to load it"):
-                self._core = _core.load(data, threads, isa, min(limit, NO_LIMIT))
+                self._core = _core.load(data, threads, isa, *limits)
         except ValueError as e:
             raise ValueError(f"{name}: {e}") from None
         core = self._core
@@ -379,6 +384,15 @@ class Profile:
         ]
         head = ("step", "op", "input", "output", "isa", "ms", "%", "GMAC/s")
         return f"{table(head, rows, right=(5, 6, 7))}\n{self.total_ms:.3f} ms in all, {self.threads} thread(s)"
+
+
+def _limit(name: str, limit: int | None, unit: str) -> int:
+    """A limit for the core, where 0 is its default."""
+    if limit is None:
+        return 0
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit <= 0:
+        raise ValueError(f"{name} is {limit!r}, expected a number of {unit}")
+    return min(limit, NO_LIMIT)
 
 
 def default_memory_limit(size: int) -> int:

@@ -224,7 +224,7 @@ static void test_options(void) {
     uint64_t beyond;
   } first = {8 + sizeof(char*), 3, "portable",
              1}; /* as programs of the first version have it; what follows is theirs */
-  CHECK(sizeof(ovsw_options) == 16 + sizeof(char*)); /* no padding, or a later field would fall into it */
+  CHECK(sizeof(ovsw_options) == 24 + sizeof(char*)); /* no padding, or a later field would fall into it */
   CHECK(load_with((const ovsw_options*)&first, isa) == OVSW_OK && strcmp(isa, "portable") == 0);
   CHECK(load_with(&options, best) == OVSW_OK);
   larger.known.size = (uint32_t)sizeof larger;
@@ -250,6 +250,12 @@ static void test_options(void) {
   options.memory_limit = UINT64_MAX;
   CHECK(load_with(&options, NULL) == OVSW_OK);
   options.memory_limit = 0;
+  options.work_limit = 1;
+  CHECK(load_with(&options, NULL) == OVSW_INVALID_MODEL && says("billion multiply-adds") && says("work_limit"));
+  options.size = (uint32_t)offsetof(ovsw_options, work_limit); /* of a program from before there was one */
+  CHECK(load_with(&options, NULL) == OVSW_OK);
+  options.size = (uint32_t)sizeof options;
+  options.work_limit = 0;
   options.threads = 1;
   options.isa = "abacus";
   CHECK(load_with(&options, NULL) == OVSW_INVALID_ARGUMENT && says("abacus"));

@@ -18,7 +18,9 @@ from torch.nn import functional as F
 from ovsw.export import ir
 from ovsw.export.errors import ExportError
 from ovsw.export.frontend import onnx_file
+from ovsw.export.frontend.onnx_ops import tensor
 
+from attacks import onnx_files
 from support.comparing import kinds, unsupported
 from support.interpret import interpret
 
@@ -194,6 +196,15 @@ def test_external_data_is_named_once(tmp_path: Path) -> None:
         onnx_file.load(external(tmp_path / "model", "m.data", last="../secret"))
 
 
+def test_a_tensor_that_is_still_in_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_bytes(bytes(4))
+    kept = TensorProto(name="kept", data_type=TensorProto.FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    kept.external_data.add(key="location", value="secret")
+    with pytest.raises(ValueError, match="tensor 'kept' is kept in a file"):
+        tensor(kept)
+
+
 def test_external_data_is_read_a_few_times_only(tmp_path: Path) -> None:
     path = external(tmp_path, "m.data")
     model = onnx.load(path, load_external_data=False)
@@ -258,6 +269,14 @@ def test_nonsense(model: Callable[[], onnx.ModelProto], words: str, tmp_path: Pa
     with pytest.raises(ExportError, match=words) as raised:
         read(path)
     assert str(path) in str(raised.value)
+
+
+def test_limits_can_be_lifted(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(onnx_files.constant(onnx_files.filled("c", 3000, 3000)), path)
+    with pytest.raises(ExportError, match=r"computing its constants takes more than the limit of .*--no-limits"):
+        onnx_file.source(path)
+    assert onnx_file.source(path, no_limits=True).graph.nodes
 
 
 def test_all_unknown_operations_are_named_at_once(tmp_path: Path) -> None:

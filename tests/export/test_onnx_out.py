@@ -135,7 +135,7 @@ def run(path: Path) -> list[np.ndarray]:
 def test_node(node: ir.Node, tmp_path: Path) -> None:
     """In ONNX Runtime, and read back by our own front end in float64, which all digits of constants reach."""
     path = tmp_path / "m.onnx"
-    onnx_out.write(graph(node), path, SPEC, "net")
+    path.write_bytes(onnx_out.to_bytes(graph(node), SPEC, "net"))
     (expected,) = interpret(graph(node), IMAGES.numpy())
     expected = expected.reshape(2, *(node.shape[:1] if node.shape[1:] == (1, 1) else node.shape))
     np.testing.assert_allclose(run(path)[0], expected, 1e-4, 1e-5)
@@ -151,7 +151,7 @@ BACK = [case for case in BACK if case[0] != "clamp--inf-inf"]  # which is nothin
 
 
 def back(node: ir.Node, path: Path) -> ir.Graph:
-    onnx_out.write(graph(node), path, SPEC, "net")
+    path.write_bytes(onnx_out.to_bytes(graph(node), SPEC, "net"))
     return onnx_file.source(path).graph
 
 
@@ -184,7 +184,7 @@ def test_several_outputs_and_names(tmp_path: Path) -> None:
     i = image()
     first = ir.Act("layer1.0.act", [i], SHAPE, "clamp", -1.0, 1.0)
     second = ir.Act("input", [first], SHAPE, "sigmoid")
-    onnx_out.write(graph(second, first, second), tmp_path / "m.onnx", SPEC, "net")
+    (tmp_path / "m.onnx").write_bytes(onnx_out.to_bytes(graph(second, first, second), SPEC, "net"))
     results = run(tmp_path / "m.onnx")
     for got, y in zip(results, (IMAGES.clamp(-1, 1).sigmoid(), IMAGES.clamp(-1, 1), IMAGES.clamp(-1, 1).sigmoid())):
         np.testing.assert_allclose(got, y, 1e-5, 1e-6)
@@ -196,8 +196,8 @@ def test_several_outputs_and_names(tmp_path: Path) -> None:
 
 def test_metadata(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    size = onnx_out.write(graph(ir.Act("a", [image()], SHAPE, "sigmoid")), path, SPEC, "MyNet", {"labels": ["é", "b"]})
-    assert size == path.stat().st_size
+    sigmoid = graph(ir.Act("a", [image()], SHAPE, "sigmoid"))
+    path.write_bytes(onnx_out.to_bytes(sigmoid, SPEC, "MyNet", {"labels": ["é", "b"]}))
     model = onnx.load(path)
     about = {entry.key: json.loads(entry.value) for entry in model.metadata_props}
     assert about["arch"] == "MyNet"
@@ -209,10 +209,7 @@ def test_metadata(tmp_path: Path) -> None:
     assert (spec.shape, spec.mean, spec.std, spec.resize, spec.labels) == (SHAPE, SPEC.mean, SPEC.std, 11, ("é", "b"))
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_named() -> None:
     strange: Any = ir.Unsupported("strange", [image()], SHAPE, "is beyond us")
     with pytest.raises(ExportError, match=r"strange .*is beyond us"):
-        onnx_out.write(graph(strange), tmp_path / "m.onnx", SPEC, "net")
-    with pytest.raises(ExportError, match="cannot be written"):
-        onnx_out.write(graph(ir.Act("a", [image()], SHAPE, "sigmoid")), tmp_path / "no" / "m.onnx", SPEC, "net")
-    assert list(tmp_path.iterdir()) == []
+        onnx_out.to_bytes(graph(strange), SPEC, "net")

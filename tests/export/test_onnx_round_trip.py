@@ -35,7 +35,7 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     state = state_of(arch, **options)
     torch.save(dict(state), folder / "c.pth")
     source = checkpoint.source(folder / "c.pth", arch, size)
-    onnx_out.write(source.graph, folder / "m.onnx", source.input, source.name)
+    (folder / "m.onnx").write_bytes(onnx_out.to_bytes(source.graph, source.input, source.name))
     return (arch, state, size), source, folder / "m.onnx"
 
 

@@ -39,6 +39,7 @@ def test_run(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split("%")[1].strip() for line in lines[1:]] == [label for label, _ in expected]
     assert run.main([model, PHOTO, "--memory-limit", "1"]) == 1
     assert "the limit is 1000000; raise it with memory_limit (--memory-limit of a command)" in capsys.readouterr().err
+    assert run.main([model, PHOTO, "--work-limit", "1"]) == 0
 
 
 def test_run_json_and_profile(model: str, capsys: pytest.CaptureFixture[str]) -> None:

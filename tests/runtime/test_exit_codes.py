@@ -43,6 +43,7 @@ MISTAKES = [
     ("run", "PHOTO --threads 1e9", 2, "--threads: '1e9'"),
     ("run", "PHOTO --isa abacus", 2, "--isa: 'abacus'"),
     ("run", "PHOTO --memory-limit 0", 2, "--memory-limit: '0' is not a whole number of at least 1"),
+    ("run", "PHOTO --work-limit 0", 2, "--work-limit: '0' is not a whole number of at least 1"),
     ("run", "PHOTO --html folder", 2, "--html: folder is a folder"),
     ("run", "PHOTO --html nowhere/a.html", 2, "--html: the folder nowhere does not exist"),
     ("run", "PHOTO --show --json", 2, "exclude each other"),

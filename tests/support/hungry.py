@@ -21,6 +21,7 @@ import numpy as np
 
 from ovsw import Engine
 from ovsw import format as bnn
+from ovsw.engine import NO_LIMIT
 
 Shape = tuple[int, int, int]  # channels, rows, columns
 CAP = 1 << 27  # elements of a map
@@ -291,7 +292,7 @@ def grow(data: bytes, work: float, isa: str, threads: int, limit: int | None = N
     before = status("VmRSS")
     said = "loaded"
     try:
-        engine = Engine(data, threads=threads, isa=isa, memory_limit=limit)
+        engine = Engine(data, threads=threads, isa=isa, memory_limit=limit, work_limit=NO_LIMIT)
         if work <= MOST_WORK:
             engine.run(np.zeros(engine.input_shape, np.float32))
             said = "ran"

@@ -250,6 +250,16 @@ def memory_limit(args: argparse.Namespace) -> int | None:
     return None if args.memory_limit is None else args.memory_limit * 1_000_000
 
 
+def add_work_limit(p: argparse.ArgumentParser) -> None:
+    """Adds `--work-limit`; `work_limit` converts it for an Engine."""
+    about = "most work that an image may be, in billions of multiply-adds (default: 1000)"
+    p.add_argument("--work-limit", metavar="G", type=whole(1), help=about)
+
+
+def work_limit(args: argparse.Namespace) -> int | None:
+    return None if args.work_limit is None else args.work_limit * 1_000_000_000
+
+
 def message(e: Exception) -> str:
     """The text of an error, with the file's name if the system raised it; one line, or one for each of its problems."""
     if isinstance(e, MemoryError):

@@ -11,19 +11,19 @@ from typing import Any
 
 from ovsw import cpu, zoo
 from ovsw import format as bnn
-from ovsw.commands.base import UsageError, add_memory_limit, command, memory_limit
+from ovsw.commands.base import UsageError, add_memory_limit, add_work_limit, command, memory_limit, work_limit
 from ovsw.commands.summary import layers
 from ovsw.engine import Engine, read_file
 from ovsw.util.text import dims, table, visible
 
 
-def describe(name: str, limit: int | None = None) -> dict[str, Any]:
+def describe(name: str, limit: int | None = None, work: int | None = None) -> dict[str, Any]:
     """Everything `ovsw-info` shows of a file or a network of the zoo, which the engine loads: all rules are checked."""
     path, entry = zoo.resolve(name)
     data = read_file(path)
     try:
         model = bnn.from_bytes(data)
-        engine = Engine(data, memory_limit=limit)
+        engine = Engine(data, memory_limit=limit, work_limit=work)
     except ValueError as e:
         raise ValueError(f"{path}: {str(e).replace('the model: ', '')}") from None
     rows = layers(model)
@@ -72,6 +72,7 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL", nargs="?", help="a .bnn file, or the name of a network of ovsw-zoo")
     p.add_argument("--cpu", action="store_true", help="show this CPU and the kernel tables it supports")
     add_memory_limit(p)
+    add_work_limit(p)
     p.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -84,7 +85,7 @@ def options(p: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     if bool(args.model) == args.cpu:
         raise UsageError("give a MODEL.bnn, or --cpu")
-    info = describe_cpu() if args.cpu else describe(args.model, memory_limit(args))
+    info = describe_cpu() if args.cpu else describe(args.model, memory_limit(args), work_limit(args))
     print(json.dumps(info, indent=2) if args.json else (_cpu_text if args.cpu else _text)(info))
     return 0
 

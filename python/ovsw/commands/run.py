@@ -13,7 +13,18 @@ from typing import Any
 from PIL import Image
 
 from ovsw import zoo
-from ovsw.commands.base import UsageError, add_engine, add_memory_limit, command, memory_limit, message, new_file, whole
+from ovsw.commands.base import (
+    UsageError,
+    add_engine,
+    add_memory_limit,
+    add_work_limit,
+    command,
+    memory_limit,
+    message,
+    new_file,
+    whole,
+    work_limit,
+)
 from ovsw.commands.show import ClassifiedImage, beside, colours, html_page, terminal_picture
 from ovsw.engine import Engine
 from ovsw.image import FORMATS, ImageSource, read_image
@@ -38,6 +49,7 @@ def options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--top", metavar="K", type=whole(1), default=5, help="classes to show (default: %(default)s)")
     add_engine(p)
     add_memory_limit(p)
+    add_work_limit(p)
     p.add_argument("--profile", action="store_true", help="also show where the time goes, for the first image")
     p.add_argument("--show", action="store_true", help="draw the pictures, in a terminal with colours")
     p.add_argument("--html", metavar="FILE", type=new_file, help="write a page with the pictures and their answers")
@@ -56,7 +68,9 @@ def main(args: argparse.Namespace) -> int:
     if args.show and args.json:
         raise UsageError("--show and --json exclude each other")
     path, entry = zoo.resolve(model)
-    engine = Engine(path, threads=args.threads, isa=args.isa, memory_limit=memory_limit(args))
+    engine = Engine(
+        path, threads=args.threads, isa=args.isa, memory_limit=memory_limit(args), work_limit=work_limit(args)
+    )
     if entry:
         print(f"{args.prog}: {entry.about}", file=sys.stderr)
     draws = args.show and colours(sys.stdout)

@@ -130,7 +130,8 @@ class Deployed:
         number = {op.fused.value: i for i, op in enumerate(built.lowered)}
         became = {place: built.graph.became.get(node) for place, node in recorded.nodes.items()}
         ops = {place: number[node] for place, node in became.items() if node in number}
-        engine = Engine(bnn.to_bytes(built.model), torch.get_num_threads(), memory_limit=NO_LIMIT)
+        data, threads = bnn.to_bytes(built.model), torch.get_num_threads()
+        engine = Engine(data, threads, memory_limit=NO_LIMIT, work_limit=NO_LIMIT)
         return _File(engine, meanings, recorded.shapes, ops, recorded.places)
 
     def _differentiable(self, file: _File, array: np.ndarray, x: Tensor) -> Any:
