@@ -286,7 +286,12 @@ class _Op:
         x = self.real(op.source)
         y = replace(core, weight=weight).compute(x)
         if isinstance(core, ir.Linear):
-            return y, column(float(low.constants["scale"][1][0]))
+            source, scale = self.maps[op.source], _scale(op)
+            centre = np.tile(source.centre.abs().numpy().ravel(), weight.shape[1] // source.centre.numel())
+            moved = (
+                np.abs(core.weight * scale[:, None] - weight) @ centre / source.steps
+            )  # centres with the real weights
+            return y, column(float(low.constants["scale"][1][0]) + moved)
         least = column(_least(low))  # the offset is rounded, too
         if isinstance(op.source, ir.Input):
             brightest = np.abs(weight).sum(axis=(1, 2, 3)) * low.sum_steps / (255 * self.check.std.min())
