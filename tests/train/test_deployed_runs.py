@@ -13,6 +13,7 @@ from ovsw import Engine
 from ovsw import format as bnn
 from ovsw.datasets import open_split
 from ovsw.export.cli import main as export_main
+from ovsw.networks import network
 from ovsw.nn import create
 from ovsw.train import Deployed, augment, cli, trainer
 
@@ -61,6 +62,36 @@ def test_what_a_run_leaves(finished: Path) -> None:
     accuracies = [row["test_acc1"] for row in metrics(finished)[1:]]
     assert best["epoch"] == 2 + accuracies.index(max(accuracies))
     assert best["curr_acc1"] == max(accuracies)
+
+
+def weights_of(folder: Path, name: str) -> dict[str, torch.Tensor]:
+    return torch.load(folder / f"{name}.pth", weights_only=True)["state_dict"]
+
+
+def test_binary_weights_keep_their_signs(tmp_path: Path) -> None:
+    """Unless they are told to change; all else is trained either way."""
+    changed = {}
+    for signs in ("false", "true"):
+        settings = [*SETTINGS, "train.epochs=2", "train.lr=0.02", f"train.deployed_signs={signs}"]
+        assert cli.main(arguments(tmp_path / signs, settings=settings)) == 0
+        assert metrics(tmp_path / signs)[0]["deployed"] == metrics(tmp_path / signs)[1]["deployed"] == 1
+        before, after = weights_of(tmp_path / signs, "initial"), weights_of(tmp_path / signs, "last")
+        binary = [name for name in before if ".conv" in name and name.endswith(".weight")]
+        changed[signs] = sum(int(((before[n] >= 0) != (after[n] >= 0)).sum()) for n in binary)
+        assert not torch.equal(before["conv1.weight"], after["conv1.weight"])
+    assert changed["false"] == 0 < changed["true"]
+
+
+def test_statistics_are_those_of_the_last_weights(tmp_path: Path) -> None:
+    """Batch norms are frozen with the mean over all batches of an epoch, not with what the last steps left."""
+    settings = [*SETTINGS, "train.epochs=1", "train.deployed_epochs=1", "train.lr=1e-9", "data.augment=none"]
+    assert cli.main(arguments(tmp_path / "run", settings=settings)) == 0
+    weights = weights_of(tmp_path / "run", "last")
+    images = open_split("synthetic", None, "train").images[: 32 * BATCHES]
+    spec = network("cResNet20").input
+    x = augment.normalise(images, spec.mean, spec.std)
+    maps = torch.nn.functional.conv2d(x, weights["conv1.weight"], padding=1)
+    torch.testing.assert_close(weights["bn1.running_mean"], maps.mean((0, 2, 3)), rtol=1e-3, atol=1e-4)
 
 
 def test_the_best_is_a_deployed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,7 @@ class TrainConfig:
     deployed_epochs: int = 0  # the last epochs that compute as the exported file does, with frozen batch norms
     deployed_weights: str = "int16"  # real weights of that file: int16 or int8
     deployed_stem: str = ""  # those of its first layer; as the others if empty
+    deployed_signs: bool = False  # whether these epochs change binary weights, too
     seeds: list[int] = field(default_factory=lambda: [46])
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.tensorboard import SummaryWriter
@@ -301,12 +302,32 @@ def _without(train: Split, held_out: int, split: str) -> Split:
     return train.chosen(chosen)
 
 
+def _measure_norms(run: TrainingRun, split: Split) -> None:
+    """Gives batch norms the statistics of a whole epoch, before they are frozen: running averages are those of the last
+    few batches, and of weights that have changed since.
+    """
+    norms = [module for module in run.model.modules() if isinstance(module, BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+    with torch.no_grad():
+        for images, *_ in _train_batches(run.recipe, split, run.seed, run.epoch, run.world, run.views):
+            run.model(images.to(run.device))
+    for norm, momentum in zip(norms, momenta):
+        norm.momentum = momentum
+
+
 def _train_epoch(run: TrainingRun, split: Split, quiet: bool) -> dict[str, float]:
     recipe = run.recipe
     layers = list(binary_layers(run.model).values())
     run.model.train()
     if run.deployed is not None:
+        if run.epoch == recipe.train.epochs - recipe.train.deployed_epochs:
+            _measure_norms(run, split)
         freeze(run.model)
+        for layer in layers if not recipe.train.deployed_signs else ():
+            layer.weight.requires_grad_(False)
     for layer in layers:
         layer.begin_epoch()
     forward = run.deployed or run.forward
