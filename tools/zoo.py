@@ -5,9 +5,9 @@ the repository:
     python tools/zoo.py --images DIR
 
 MODEL.bnn was exported from a checkpoint in RUN, a folder of ovsw-train. Both are measured on all test images in DIR
-first. The file and the index go to python/ovsw/data/zoo; card, metrics and settings of the runs to docs/zoo/NAME; what
-ovsw-demo prints of its pictures to docs/tutorial.md. Without a name, the networks in the zoo are measured and written
-again.
+first. The file, the index and a compact checkpoint go to python/ovsw/data/zoo; card, metrics and settings of the runs
+to docs/zoo/NAME; what ovsw-demo prints of its pictures to docs/tutorial.md. Without a name, the networks in the zoo are
+measured and written again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import argparse
 import dataclasses
 import datetime
 import hashlib
+import io
 import json
 import sys
 from functools import partial
@@ -37,6 +38,7 @@ from ovsw.export.accuracy import measure, open_images, some_pixels
 from ovsw.export.frontend import checkpoint
 from ovsw.export.passes import build
 from ovsw.export.source import Source
+from ovsw.nn import binary_layers
 from ovsw.nn.checkpoint import read_run
 from ovsw.train.recipe import changes
 from ovsw.util.files import replace_file
@@ -106,6 +108,7 @@ def add(args: argparse.Namespace, entries: dict[str, zoo.Entry], folder: Path, d
     before = tuple(step(earlier) for earlier in args.before)
     source = checkpoint.source(path)
     check_weights(args.model, bnn.from_bytes(data), path, source)
+    weights = compact(path)
 
     entry = measured(args.name, args.title, data, engine, path, run, before, source, args.images)
     config = {
@@ -119,8 +122,23 @@ def add(args: argparse.Namespace, entries: dict[str, zoo.Entry], folder: Path, d
         (notes / old).unlink()
     for name, content in papers.items():
         replace_file(notes / name, content)
+    replace_file(folder / f"{entry.name}.pth", weights)
     replace_file(folder / entry.file, data)
     return entry
+
+
+def compact(path: Path) -> bytes:
+    """A checkpoint in half the bytes, to train on from: weights of binary layers are rounded, but keep their signs."""
+    loaded = checkpoint.load(path)
+    binary = {f"{name}.weight" for name in binary_layers(loaded.module)}
+    state = loaded.module.state_dict()
+    for name in binary:
+        smallest = torch.finfo(torch.bfloat16).tiny  # so that nothing that is not 0 becomes 0
+        weight = torch.where(state[name] == 0, 0.0, state[name].sign() * state[name].abs().clamp(min=smallest))
+        state[name] = weight.bfloat16()
+    buffer = io.BytesIO()
+    torch.save({"arch": loaded.spec.name, "state_dict": state}, buffer)
+    return buffer.getvalue()
 
 
 def again(e: zoo.Entry, folder: Path, images_folder: Path) -> zoo.Entry:
@@ -140,7 +158,12 @@ def step(run: Path) -> zoo.EarlierRun:
     saved = read_run(run / "last.pth")
     recipe = saved["ovsw"]["recipe"]
     return zoo.EarlierRun(
-        recipe_name(recipe), tuple(changes(recipe)), saved["ovsw"]["seed"], saved["epoch"], saved["curr_acc1"]
+        recipe_name(recipe),
+        tuple(changes(recipe)),
+        saved["ovsw"]["seed"],
+        saved["epoch"],
+        saved["curr_acc1"],
+        recipe["train"].get("teacher", ""),
     )
 
 
@@ -257,6 +280,7 @@ def measured(
         recipe=recipe_name(recipe),
         settings=tuple(changes(recipe)),
         seed=saved["seed"],
+        teacher=recipe["train"].get("teacher", ""),
         epoch=run["epoch"],
         epochs=epochs,
         deployed_epochs=deployed,

@@ -33,13 +33,17 @@ NOISE_IMAGES = 100  # images
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A run of `ovsw-train` that a later one started from; `accuracy` is its last one in PyTorch, in percent."""
+    """A run of `ovsw-train` that a later one started from; `accuracy` is its last one in PyTorch, in percent.
+
+    `teacher` is the network that it was distilled from, if any.
+    """
 
     recipe: str
     settings: tuple[str, ...]
     seed: int
     epochs: int
     accuracy: float
+    teacher: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Entry:
         ms, machine: latency of one image on one thread, the median, and where it was measured.
         before: the runs that this one continues, the first one first.
         recipe, settings, seed: what to train with, as `ovsw-train RECIPE --set SETTING ... --seed SEED`.
+        teacher: the network that it was distilled from, if any.
         epoch, epochs: when the checkpoint was saved, and how long the run was meant to be.
         deployed_epochs: how many of them were trained in the arithmetic of the file.
         logits: SHA-256 of its float32 logits of `check_images`, the same on every machine.
@@ -85,6 +90,7 @@ class Entry:
     deployed_epochs: int
     date: str
     logits: str
+    teacher: str = ""
 
     @property
     def accuracy(self) -> float:
@@ -130,6 +136,14 @@ def path(name: str) -> Path:
             f"with {network.sha256}"
         )
     return file
+
+
+def checkpoint(name: str = DEFAULT) -> Path:
+    """A network's weights before they were packed, as a checkpoint to train on from: `ovsw-train --init`.
+
+    Binary weights are bfloat16 there, with their signs; all others are float32. Raises ValueError for an unknown name.
+    """
+    return FOLDER / f"{entry(name).name}.pth"
 
 
 def resolve(model: str) -> tuple[Path, Entry | None]:

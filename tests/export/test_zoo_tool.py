@@ -142,6 +142,14 @@ def test_add(place: Place) -> None:
     assert config["epoch"] == saved["epoch"] == entry.epoch
     assert config["sha256"] == entry.sha256
     assert (notes / "card.md").read_text() == card(entry)
+    compact = torch.load(place.zoo / "a-net.pth", weights_only=True)["state_dict"]
+    for name, weight in saved["state_dict"].items():
+        if name in compact and compact[name].dtype == torch.bfloat16:
+            torch.testing.assert_close(compact[name].float(), weight, rtol=2**-8, atol=0)
+            assert torch.equal(compact[name] >= 0, weight >= 0)
+        elif name in compact:
+            assert torch.equal(compact[name], weight)
+    assert sum(weight.dtype == torch.bfloat16 for weight in compact.values()) == 18
 
 
 def test_earlier_runs(place: Place) -> None:

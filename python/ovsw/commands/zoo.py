@@ -40,22 +40,30 @@ def card(e: Entry) -> str:
         "- It knows only its classes: the answer to any picture is one of them.",
         f"- It was trained and tested only on {e.test_set}. Its accuracy on other photos was not measured.",
         "- Its probabilities are not calibrated.",
-        "- The epoch may have been chosen by its accuracy on the same test images.",
     ]
+    if e.epoch != e.epochs:
+        lines += ["- The epoch may have been chosen by its accuracy on the same test images."]
     lines += ["", "## Accuracy by class", "", "| class | right | of |", "|---|---:|---:|"]
     by_class = zip(e.classes, e.right_by_class, e.images_by_class)
     lines += [f"| {name} | {right:,} | {images:,} |" for name, right, images in by_class]
     lines += ["", "Most frequent mistakes: " + "; ".join(f"{a} taken for {b}, {n}" for a, b, n in e.mistakes) + "."]
     lines += ["", "## Training", "", "```bash", *_training(e), "```"]
+    teachers = sorted({teacher for teacher in (*(step.teacher for step in e.before), e.teacher) if teacher})
+    if teachers:
+        lines += [
+            "",
+            f"teacher.pth has the weights of a {' and a '.join(teachers)} that was trained on the same images.",
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _training(e: Entry) -> list[str]:
     """The commands of all runs, each with its accuracy in PyTorch."""
-    last = EarlierRun(e.recipe, e.settings, e.seed, e.epochs, 100 * e.right_pytorch / e.images)
+    last = EarlierRun(e.recipe, e.settings, e.seed, e.epochs, 100 * e.right_pytorch / e.images, e.teacher)
     lines: list[str] = []
     for i, step in enumerate([*e.before, last], 1):
         words = ["ovsw-train", step.recipe, "--data DIR", *(f"--set {setting}" for setting in step.settings)]
+        words += ["--teacher teacher.pth"] * bool(step.teacher)
         words += [f"--init run{i - 1}/last.pth"] * (i > 1) + [f"--seed {step.seed}", f"-o run{i}"]
         lines.append(f"# {step.accuracy:.2f} %")
         lines.append("")
