@@ -48,6 +48,8 @@ std::size_t image_size(const Model& model, const py::array& images, std::size_t 
   return size;
 }
 
+constexpr double kLong = 1e8;  // the work of an image during which signals are looked for, not only after it
+
 // Returns (n, outputs): for each image one output after another, maps row by row, pixel by pixel.
 template <typename Array>
 Values run(Model& model, const Array& images) {
@@ -57,8 +59,12 @@ Values run(Model& model, const Array& images) {
   Values logits(std::vector<py::ssize_t>{py::ssize_t(n), py::ssize_t(engine.outputs())});
   float* to = logits.mutable_data();
   WithoutGil unlocked;
-  const auto between_steps = [&](const std::byte*) { unlocked.check_signals(); };
-  for (std::size_t i = 0; i < n; ++i) engine.run(image_at(images, i * size), to + i * engine.outputs(), between_steps);
+  std::function<void(const std::byte*)> between_steps;
+  if (model.work > kLong) between_steps = [&](const std::byte*) { unlocked.check_signals(); };
+  for (std::size_t i = 0; i < n; ++i) {
+    engine.run(image_at(images, i * size), to + i * engine.outputs(), between_steps);
+    unlocked.check_signals();
+  }
   return logits;
 }
 

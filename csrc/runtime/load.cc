@@ -62,14 +62,15 @@ Bytes read_file(const std::string& path) {
   return bytes;
 }
 
-void check_work(const Graph& graph, std::uint64_t limit) {
+// The work of one image, which must be within the limit.
+double checked_work(const Graph& graph, std::uint64_t limit) {
   const Op* longest = nullptr;
   double work = 0;
   for (const Op& op : graph.ops) {
     work += op.work();
     if (!longest || op.work() > longest->work()) longest = &op;
   }
-  if (work <= double(limit)) return;
+  if (work <= double(limit)) return work;
   constexpr double kBillion = 1e9;
   fail("an image takes ", work / kBillion, " billion multiply-adds (op '", longest->name, "' ",
        longest->work() / kBillion, "), the limit is ", double(limit) / kBillion,
@@ -84,17 +85,18 @@ Model load_aligned(const std::string& name, const std::byte* data, std::size_t s
   const std::size_t limit = options.memory_limit ? options.memory_limit : default_memory_limit(size);
   std::unique_ptr<const Plan> plan;
   Metadata metadata;
+  double work = 0;
   try {
     const File file = parse_file(data, size);
     const Graph graph = build_graph(file);
     const Value &input = graph.values[0], &output = graph.values[graph.outputs[0]];
     metadata = read_metadata(file.metadata, std::size_t(output.c), std::max(input.h, input.w));
     plan = make_plan(graph, table, options.threads, limit);
-    check_work(graph, options.work_limit ? options.work_limit : kDefaultWorkLimit);
+    work = checked_work(graph, options.work_limit ? options.work_limit : kDefaultWorkLimit);
   } catch (const InvalidError& e) {
     throw ModelError(name + e.what() + newer_version(data, size));
   }
-  return {std::make_unique<Engine>(std::move(plan), options.threads), std::move(metadata)};
+  return {std::make_unique<Engine>(std::move(plan), options.threads), std::move(metadata), work};
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ constexpr std::uint64_t kDefaultWorkLimit = 1'000'000'000'000;
 struct Model {
   std::unique_ptr<Engine> engine;
   Metadata metadata;
+  double work = 0;  // of one image, as Op::work() counts it
 
   const Value& input() const { return engine->plan().input_value(); }
 };
