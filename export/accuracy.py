@@ -42,6 +42,17 @@ class Accuracy:
         return other_answers(self.agreement, self.images)
 
 
+@dataclass
+class Answers:
+    """The share of `images` on which a file has the same answer as PyTorch."""
+
+    images: int
+    same: float
+
+    def warning(self) -> str | None:
+        return other_answers(self.same, self.images)
+
+
 def other_answers(agreement: float, images: int) -> str | None:
     """A warning, if the file's answers are PyTorch's on less than most of the images."""
     if agreement >= _HONEST:

@@ -269,6 +269,10 @@ def _text(report: Report) -> str:
             f"top-1 on {accuracy.images:,} labelled images: PyTorch {accuracy.pytorch:.2%}, this file "
             f"{accuracy.exported:.2%}, the same answer on {accuracy.agreement:.2%}"
         )
+    elif report.answers is not None:
+        lines.append(f"the same answer as PyTorch on {report.answers.same:.0%} of {report.answers.images} images")
+    elif integer is not None:
+        lines.append("how many answers are as in PyTorch is not known: --calibrate DIR or --images DIR tells")
     lines.append(f"wrote {visible(str(report.output))}")
     return "\n".join(lines)
 

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from ovsw import format as bnn
 from ovsw import numerics
+from ovsw.bounds import OFFSET_UNIT
 from ovsw.export import ir
 from ovsw.export.ops.fused import Fused, Lowered
 from ovsw.export.ops.node import column
@@ -253,20 +254,22 @@ class _Op:
     def scaled(self, core: ir.Node, y: Tensor) -> Tensor:
         op, low, source = self.op, self.low, self.maps[self.op.source]
         a = _scale(op)
+        unit = column(_least(low)) * OFFSET_UNIT / 2 if source.largest > 32768 else 0.0  # a rounded offset
         if isinstance(core, ir.AvgPool):
             taps = core.window[0] * core.window[1]
-            slack = self.line(y * (source.steps * taps), a * low.sum_steps / source.steps / taps, source.largest * taps)
+            a = a * low.sum_steps / source.steps / taps
+            slack = self.line(y * (source.steps * taps), a, source.largest * taps) + unit
             if not any(core.pad) and not core.ceil:
                 return slack
             inside = core.compute(torch.ones_like(source.n[:1]))  # padding counts nothing, and so has no centre either
             missing = (1 - inside) * source.centre.abs() + 0.5 / taps
-            return slack + column(np.abs(a) * low.sum_steps / source.steps) * missing
+            return slack + column(np.abs(a) * taps) * missing
         assert op.other is not None
         other = self.maps[op.other]
         factor = column(np.abs(a) * (low.sum_steps / source.steps / other.steps))
         halves = source.centre.abs() * other.n.abs() + other.centre.abs() * source.n.abs()
         rounding = (source.n * other.n).abs() * column(_least(low))
-        return _HALF + factor * halves + rounding
+        return _HALF + factor * halves + rounding + unit
 
     def line(self, sums: Tensor, a: np.ndarray, largest: float) -> Tensor:
         """Half a step, and half a unit of the multiplier for every sum from where the result is 0."""

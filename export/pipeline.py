@@ -19,7 +19,7 @@ from torch import nn
 from ovsw.commands.summary import Layer, layers
 from ovsw.datasets import FolderSet, MemorySet
 from ovsw.export import ir
-from ovsw.export.accuracy import Accuracy, agreement, measure, open_images, other_answers
+from ovsw.export.accuracy import Accuracy, Answers, agreement, measure, open_images
 from ovsw.export.calibration import Calibration, calibration_images
 from ovsw.export.errors import ExportError, NotIntegerError, VerifyError
 from ovsw.export.frontend import checkpoint as checkpoint_file
@@ -53,7 +53,8 @@ class Report:
 
     `input_size` is the longer side. `outputs` are the shapes of what the network returns. `verification` says how far
     what was exported is from PyTorch before it is rounded to integers. `not_integer` is the reason why a file that may
-    be either is float. `calibrated` says what the scales of maps that are not clamped come from, if there are such.
+    be either is float. `answers` says how often an integer file has PyTorch's answer, if images without labels were
+    given. `calibrated` says what the scales of maps that are not clamped come from, if there are such.
     """
 
     output: str
@@ -75,6 +76,7 @@ class Report:
     accuracy: Accuracy | None
     not_integer: str | None
     calibrated: str | None
+    answers: Answers | None
     warnings: list[str]
 
     @property
@@ -302,7 +304,9 @@ class Prepared:
             verification, integer_verification = self._proved()
             accuracy = self._accuracy()
         integer = self.integer
-        if integer and (warning := accuracy.warning() if accuracy else self._other_answers(integer)):
+        answers = self._answers(integer) if integer and not accuracy else None
+        compared = accuracy or answers
+        if integer and compared and (warning := compared.warning()):
             self.warnings.append(f'{warning}; numerics="float" keeps the answers of PyTorch')
         data = self.chosen.data if written is None else written.data
         try:
@@ -329,6 +333,7 @@ class Prepared:
             accuracy=accuracy,
             not_integer=self.not_integer,
             calibrated=integer.origin if integer else None,
+            answers=answers,
             warnings=self.warnings,
         )
 
@@ -337,13 +342,13 @@ class Prepared:
             return None
         return measure(self.source.reference, self.chosen.logits, self.images, self.spec, self.options.max_images)
 
-    def _other_answers(self, integer: IntegerCandidate) -> str | None:
-        """A warning, if enough images were given to tell and the answers are others."""
+    def _answers(self, integer: IntegerCandidate) -> Answers | None:
+        """How many answers are PyTorch's, if enough images were given to tell."""
         calibration = integer.calibration
         if calibration.synthetic or len(calibration.images) < ENOUGH:
             return None
         images = pixels_of(self.spec, calibration.images[: 2 * ENOUGH])
-        return other_answers(agreement(self.source.reference, integer.logits, images, self.spec), len(images))
+        return Answers(len(images), agreement(self.source.reference, integer.logits, images, self.spec))
 
     def _give_up_integers(self, reason: str) -> None:
         self.integer, self.not_integer = None, reason

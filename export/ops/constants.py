@@ -99,7 +99,7 @@ class Line:
     def at(self, s: np.ndarray, unit: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Multipliers and offsets, in multiples of `unit`, for shifts of s, whether they fit or not."""
         m = np.clip(rounded(self.a * 2.0**s), -(1 << 31), 1 << 31)
-        return m, (floored(self.value * 2.0**s) - m * self.y.astype(np.int64)) // unit
+        return m, (floored(self.value * 2.0**s) - m * self.y.astype(np.int64) + unit // 2) // unit
 
 
 def shifted(sums: np.ndarray, s: np.ndarray) -> np.ndarray:

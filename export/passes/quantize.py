@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from ovsw.bounds import OFFSET_UNIT
 from ovsw.export import ir
 from ovsw.export.errors import NotIntegerError
 from ovsw.export.ops.constants import INT32, LIMIT, PEAK, Line, integers, largest_shift, rounded, shifted
@@ -29,7 +30,6 @@ _SLOPE = 1 << 14  # a slope of 1
 _WIDE_SLOPE = 1 << 30  # the same in a 32-bit stream
 _SMALL_STEM = 0.02  # products of pixels for each binary one
 _PIXEL = ((1, 1), (1, 1), (0, 0))  # window, stride and padding of an average over one
-_OFFSET_UNIT = 1 << 16  # what the offset of an average or a product counts where it reads 32 bits
 _WIDE_ENDS = 1 << 30  # the largest end of a clamp there
 
 
@@ -314,7 +314,7 @@ class Quantizer:
     def scaled(self, op: Fused, line: Line, largest: int, steps: float, peak: float = LIMIT) -> Lowered:
         """An op whose sums of at most `largest` are formed in 64 bits, with multiplier, offset and shift."""
         room = INT32 - 32768 - self.residual(op).limit
-        most, unit = (62, _OFFSET_UNIT) if self.source(op).kind == "i32" else (47, 1)
+        most, unit = (62, OFFSET_UNIT) if self.source(op).kind == "i32" else (47, 1)
 
         def at(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             m, o = line.at(s, unit)

@@ -110,6 +110,20 @@ def test_an_average_of_a_moved_stream(tmp_path: Path) -> None:
     assert np.median(np.abs(logits - expected)) < 2e-3 * np.ptp(expected, axis=0).mean()
 
 
+@pytest.mark.parametrize("doublings", [4, 8, 12])
+def test_an_average_of_a_stream_far_below_its_bound(doublings: int, tmp_path: Path) -> None:
+    """Grey images are measured, of which a stem that sees colours alone makes little, but others might be coloured."""
+    model = Stream().eval()
+    model.stem = nn.Conv2d(3, 16, 1)
+    with torch.no_grad():
+        grey = (128 / 255 - torch.tensor(MEAN)) / torch.tensor(STD)
+        weight = torch.randn(16, 3) * 2**doublings
+        model.stem.weight.copy_((weight - (weight @ grey)[:, None] * grey / (grey @ grey)).view(16, 3, 1, 1))
+    model.last = nn.Sequential(nn.BatchNorm1d(16), model.last)
+    nn.init.normal_(model.last[0].running_mean, 0, 3)
+    exported(model.eval(), tmp_path / "m.bnn", calibration=np.full((32, 16, 16, 3), 128, np.uint8))
+
+
 def test_a_bright_stem_leaves_room(tmp_path: Path) -> None:
     """The loader's bound on sums over pixels counts their zero points apart, so it is larger than what they can be."""
     model = Stream(prelu=True).eval()
