@@ -258,6 +258,9 @@ def _text(report: Report) -> str:
             f"{integer.same_top1} of them, logits differ by {integer.mean_difference:.2g} on average and "
             f"{integer.max_difference:.2g} at most"
         )
+    if integer is not None and integer.rounding:
+        largest = ", ".join(f"{visible(name)} {100 * share:.2g} %" for name, share in integer.rounding[:3])
+        lines.append(f"rounding changes signs most often in {largest}")
     if integer is not None and report.calibrated is not None:
         lines.append(
             f"scales of maps that are not clamped measured on {visible(report.calibrated)}; {integer.saturated:.2g} of "

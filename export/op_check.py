@@ -55,6 +55,7 @@ class OpCheck:
     def __init__(self, model: bnn.Model, lowered: Sequence[Lowered]) -> None:
         self.model, self.ops = model, list(zip(model.ops, lowered))
         self.faults: dict[str, str] = {}
+        self.signs: dict[str, list[int]] = {}  # by op: those that its rounding alone changed, and all
         self.std = model.tensors[model.std].array.astype(np.float64)
         self.steps = {low.fused.value: low.steps for low in lowered}
         for record, low in self.ops:
@@ -68,6 +69,11 @@ class OpCheck:
 
     def fault(self, op: Fused, text: str) -> None:
         self.faults.setdefault(op.name, text)
+
+    def changed_signs(self) -> list[tuple[str, float]]:
+        """The share of signs that each op's rounding alone changed, largest first, of ops that have changed any."""
+        shares = [(name, changed / count) for name, (changed, count) in self.signs.items() if changed]
+        return sorted(shares, key=lambda pair: -pair[1])
 
     # Multipliers and weights: half a unit from the real ones.
 
@@ -383,6 +389,8 @@ class _Op:
             near = torch.ones_like(stored)
         else:
             near = (after - threshold).abs() * low.steps <= torch.where(exact, slack - 0.5, slack_after)
+        counts = self.check.signs.setdefault(op.name, [0, 0])
+        counts[0], counts[1] = counts[0] + int((stored != expected).sum()), counts[1] + stored.numel()
         own, at = self.values[sign], self.values[sign.inputs[0]]
         ties = self.ties(at == threshold, after == threshold, stored != own, slack)
         wrong = torch.where(ties, stored != own, (stored != expected) & ~near)

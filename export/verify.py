@@ -105,7 +105,8 @@ class IntegerVerification:
     """On how many images every op was right and the engine equal to the simulation, on how many of these the answer was
     PyTorch's, and how far logits were off.
 
-    `saturated` is the share of numbers that did not fit the scale that was measured for them.
+    `saturated` is the share of numbers that did not fit the scale that was measured for them. `rounding` has the
+    ops whose rounding changed signs, and the shares of these, largest first.
     """
 
     images: int
@@ -113,6 +114,7 @@ class IntegerVerification:
     max_difference: float
     mean_difference: float
     saturated: float
+    rounding: list[tuple[str, float]]
 
 
 @dataclass
@@ -178,6 +180,7 @@ def verify_integer(
         max_difference=float(difference.max()),
         mean_difference=float(difference.mean()),
         saturated=_saturated(candidate, values),
+        rounding=check.changed_signs(),
     )
 
 

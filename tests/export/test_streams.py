@@ -70,14 +70,19 @@ def test_32_bits_are_closer(prelu: bool, tmp_path: Path) -> None:
     """A sign here and there is another one with 16 bits, and then all that follows."""
     model = Stream(prelu).eval()
     expected = exact(model, pixels(64))
-    far = {}  # images of which a sign came out differently
+    far, rounding = {}, {}  # images of which a sign came out differently; the share of such signs in the worst op
     for stream in ("auto", "int16"):
         file, logits = exported(model, tmp_path / "m.bnn", stream=stream)
+        options: dict[str, Any] = {"verify": 128, "calibration": pixels(128), "mean": MEAN, "std": STD, "force": True}
+        report = export_module(model.float(), (1, 3, 16, 16), tmp_path / "m.bnn", stream=stream, **options)
+        assert report.integer_verification
+        rounding[stream] = max((share for _, share in report.integer_verification.rounding), default=0.0)
         assert ("i32" in {value.kind for value in file.values}) == (stream == "auto")
         assert file.version == ((1, 3) if stream == "auto" else (1, 2 if prelu else 1))
         far[stream] = int((np.abs(logits - expected).mean(axis=1) > 5e-4).sum())
     assert far["int16"] >= 12
     assert far["auto"] <= far["int16"] // 5, far
+    assert rounding["int16"] > rounding["auto"]
 
 
 def test_a_clamped_stream_keeps_its_bytes(tmp_path: Path) -> None:
