@@ -211,6 +211,6 @@ def test_memory_that_the_system_refuses_has_a_text(monkeypatch: pytest.MonkeyPat
     def refuse(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(_core, "Model", refuse)
+    monkeypatch.setattr(_core, "load", refuse)
     with pytest.raises(MemoryError, match=r"^the model: not enough memory to load it$"):
         Engine(data)
