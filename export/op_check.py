@@ -260,7 +260,8 @@ class _Op:
     def scaled(self, core: ir.Node, y: Tensor) -> Tensor:
         op, low, source = self.op, self.low, self.maps[self.op.source]
         a = _scale(op)
-        unit = column(_least(low)) * OFFSET_UNIT / 2 if source.largest > 32768 else 0.0  # a rounded offset
+        # The offset of an i32 is rounded, and a whole unit lower where 0 is negative.
+        unit = column(_least(low)) * (1.5 * OFFSET_UNIT if source.largest > 32768 else 0.0)
         if isinstance(core, ir.AvgPool):
             taps = core.window[0] * core.window[1]
             a = a * low.sum_steps / source.steps / taps

@@ -120,8 +120,14 @@ class Quantizer:
 
     def parts(self, op: Fused) -> list[Lowered]:
         """The op, or two ops where its activation needs another centre than its input has."""
-        if isinstance(op.core, (ir.Conv, ir.Linear)) and op.source in self.maps and self.maps[op.source].kind == "i32":
-            return [self.narrowed_source(op), self.op(op)]
+        if isinstance(op.core, (ir.Conv, ir.Linear)) and self.is_wide(op.source):
+            narrow = self.narrowed_map(op, op.source)
+            op.source = narrow.fused.value
+            return [narrow, self.op(op)]
+        if isinstance(op.core, ir.Mul) and op.other is not None and self.is_wide(op.other):
+            narrow = self.narrowed_map(op, op.other)
+            op.other = narrow.fused.value
+            return [narrow, self.op(op)]
         if isinstance(op.core, ir.Conv) and isinstance(op.source, ir.Input) and self.scales.stored_wide(op):
             return self.two_stems(op, op.core) if self.fine_stem else [self.op(op)]
         if not op.copies_input or op.act is None:
@@ -139,13 +145,15 @@ class Quantizer:
         op.source, op.other, op.residual = before, None, None
         return [self.op(moved), self.op(op)]
 
-    def narrowed_source(self, op: Fused) -> Lowered:
-        """What a convolution or a linear layer reads of a 32-bit stream, in 16 bits."""
-        value = ir.AvgPool(f"{op.name}.narrowed", [op.source], op.source.shape, *_PIXEL)
-        narrow = Fused(value, op.source, value, wants_map=True)
-        self.scales.add_narrow(narrow, op.source)
+    def is_wide(self, node: ir.Node) -> bool:
+        return node in self.maps and self.maps[node].kind == "i32"
+
+    def narrowed_map(self, op: Fused, node: ir.Node) -> Lowered:
+        """What a convolution, a linear layer or a product takes of a 32-bit stream, in 16 bits."""
+        value = ir.AvgPool(f"{op.name}.narrowed", [node], node.shape, *_PIXEL)
+        narrow = Fused(value, node, value, wants_map=True)
+        self.scales.add_narrow(narrow, node)
         self.zeros.add(narrow)
-        op.source = value
         return self.op(narrow)
 
     def two_stems(self, op: Fused, core: ir.Conv) -> list[Lowered]:

@@ -102,6 +102,22 @@ def test_a_convolution_reads_a_stream_in_16_bits(tmp_path: Path) -> None:
     assert np.median(np.abs(logits - expected)) < 1e-3 * np.abs(expected).max()
 
 
+class Squared(Stream):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for conv, norm in zip(self.convs, self.norms):
+            x = norm(conv(torch.where(x >= 0, 1.0, -1.0).to(x))) + x
+        return self.last((x * x).mean((2, 3)))
+
+
+def test_a_stream_times_itself(tmp_path: Path) -> None:
+    """One of the factors has 32 bits, the other 16."""
+    model = Squared().eval()
+    _, logits = exported(model, tmp_path / "m.bnn", calibration=pixels(32))
+    expected = exact(model, pixels(64))
+    assert np.median(np.abs(logits - expected)) < 2e-3 * np.ptp(expected, axis=0).mean()
+
+
 def test_an_average_of_a_moved_stream(tmp_path: Path) -> None:
     """A large offset between the stream and the average must not take bits from the average's multiplier."""
     model = Stream().eval()
