@@ -132,10 +132,9 @@ def compact(path: Path) -> bytes:
     loaded = checkpoint.load(path)
     binary = {f"{name}.weight" for name in binary_layers(loaded.module)}
     state = loaded.module.state_dict()
+    smallest = torch.finfo(torch.bfloat16).tiny  # so that nothing that is not 0 becomes 0
     for name in binary:
-        smallest = torch.finfo(torch.bfloat16).tiny  # so that nothing that is not 0 becomes 0
-        weight = torch.where(state[name] == 0, 0.0, state[name].sign() * state[name].abs().clamp(min=smallest))
-        state[name] = weight.bfloat16()
+        state[name] = (state[name].sign() * state[name].abs().clamp(min=smallest)).bfloat16()
     buffer = io.BytesIO()
     torch.save({"arch": loaded.spec.name, "state_dict": state}, buffer)
     return buffer.getvalue()

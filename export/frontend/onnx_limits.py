@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from ovsw.export.frontend.modes import Watcher
 from ovsw.export.frontend.values import names
 
 ANYWAY = "; no_limits=True (--no-limits of the command) converts it anyway"
@@ -51,16 +51,11 @@ class Limits:
         return cls(*[math.inf] * 4)
 
 
-class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Meter(Watcher):  # type: ignore[no-untyped-call]
     """Counts the elements that operations make and their work. Raises LimitError before one that is too much."""
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and importing torch._dynamo takes seconds."""
-        return False
-
     def __init__(self, what: str, elements: float, work: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.what, self.most_elements, self.most_work = what, elements, work
         self.elements, self.work = 0, 0
 

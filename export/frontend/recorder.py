@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 import ovsw
 from ovsw.export.errors import ExportError
+from ovsw.export.frontend.modes import Watcher, module_hooks
 from ovsw.export.frontend.values import (
     ELEMENTWISE,
     ZERO,
@@ -166,16 +165,11 @@ class _Storage:
         return self.numbers
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recorder(Watcher):  # type: ignore[no-untyped-call]
     active: Recorder | None = None
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and importing torch._dynamo takes seconds."""
-        return False
-
     def __init__(self, names: dict[nn.Module, str], opaque: Layers) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.names, self.opaque = names, opaque
         self.calls: list[Call] = []
         self.modules: list[_Level] = []
@@ -194,16 +188,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @contextlib.contextmanager
     def hooks(self) -> Iterator[None]:
         before, Recorder.active = Recorder.active, self
-        handles = [
-            register_module_forward_pre_hook(self.enter),
-            register_module_forward_hook(self.leave, always_call=True),
-        ]
         try:
-            yield
+            with module_hooks(self.enter, self.leave):
+                yield
         finally:
             Recorder.active = before
-            for handle in handles:
-                handle.remove()
 
     @property
     def muted(self) -> bool:

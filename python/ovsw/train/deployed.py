@@ -13,20 +13,20 @@ rounding is passed straight through.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ovsw import format as bnn
 from ovsw.engine import NO_LIMIT, Engine
 from ovsw.export.calibration import calibration_images
 from ovsw.export.errors import ExportError
+from ovsw.export.frontend.modes import Watcher, module_hooks
 from ovsw.export.frontend.recorder import main_result, op_name, record
 from ovsw.export.frontend.torch_module import Network, Runner, opaque, unwrapped
 from ovsw.export.frontend.values import Place, Places
@@ -181,7 +181,7 @@ class Deployed:
     def _run(self, x: Tensor, put: _Put) -> tuple[_Watching, list[Tensor]]:
         """Runs the module and returns what it returns; `put` may overwrite results on the way."""
         watching = _Watching(self.runner.names, put)
-        with watching.hooks(), watching:
+        with module_hooks(watching.enter, watching.leave), watching:
             result = self.model(x)
         results = result if isinstance(result, (tuple, list)) else [result]
         return watching, [y for y in results if isinstance(y, Tensor)]
@@ -252,34 +252,17 @@ class _Meaning:
             result.copy_(values.reshape(result.shape))
 
 
-class _Watching(TorchDispatchMode):
+class _Watching(Watcher):  # type: ignore[no-untyped-call]
     """While it lasts, `put` gets every result of a network's operations and modules, with its place, and may overwrite
     it. It sees them below autograd, so gradients are those of the operations.
     """
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, and importing torch._dynamo takes seconds."""
-        return False
-
     def __init__(self, names: dict[nn.Module, str], put: _Put) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.names, self.put = names, put
         self.places = Places()
         self.drawn = False  # random numbers
         self.levels = [_Level("", False, contextlib.ExitStack())]
-
-    @contextlib.contextmanager
-    def hooks(self) -> Iterator[None]:
-        handles = [
-            register_module_forward_pre_hook(self.enter),
-            register_module_forward_hook(self.leave, always_call=True),
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def enter(self, module: nn.Module, inputs: Any) -> None:
         level = self.levels[-1]

@@ -75,8 +75,11 @@ class TrainingRun:
     @property
     def deployed(self) -> Deployed | None:
         """The model of the current epoch, if that is a deployed one."""
-        first = self.recipe.train.epochs - self.recipe.train.deployed_epochs
-        return self.integer_model if self.epoch >= first else None
+        return self.integer_model if self.epoch >= self.first_deployed else None
+
+    @property
+    def first_deployed(self) -> int:
+        return self.recipe.train.epochs - self.recipe.train.deployed_epochs
 
 
 def start(
@@ -323,7 +326,7 @@ def _train_epoch(run: TrainingRun, split: Split, quiet: bool) -> dict[str, float
     layers = list(binary_layers(run.model).values())
     run.model.train()
     if run.deployed is not None:
-        if run.epoch == recipe.train.epochs - recipe.train.deployed_epochs:
+        if run.epoch == run.first_deployed:
             _measure_norms(run, split)
         freeze(run.model)
         for layer in layers if not recipe.train.deployed_signs else ():
